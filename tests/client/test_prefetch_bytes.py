@@ -40,9 +40,9 @@ async def full(client: Client, consumer: Consumer, *, beyond: int = SIZE + KIB) 
     while (now := waiting(consumer)) != last or not now:
         last = now
         for _ in range(3):
-            await client.bounds(next(iter(consumer._feeds)))
+            await client.bounds(next(iter(consumer._sources)))
     assert last <= consumer.prefetch_bytes + beyond * len(consumer.partitions)
-    assert last == sum(feed.waiting for feed in consumer._feeds.values())
+    assert last == sum(source.waiting for source in consumer._sources.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)

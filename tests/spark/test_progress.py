@@ -210,7 +210,7 @@ def test_a_query_whose_connection_broke_unnoticed_takes_over_what_it_held(client
         if cut:
             [mark] = progress._marks.values()
             assert mark.connection is not None
-            mark.connection.leave(mark.number)  # and the broker hears nothing of it
+            mark.connection.remove_channel(mark.number)  # and the broker hears nothing of it
             mark.broken(ConnectionLost("reset by peer"))
         await progress.reached(from_json({topic: {"id": id, "0": offset}}), states)
 

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pydanube.base.errors import BatchInvalid, ColumnInvalid, DanubeError, OptionInvalid
 from pydanube.base.fields import TextFields
 from pydanube.base.limits import OFFSET_MAX, SINK_TEXT_BYTES_MAX
-from pydanube.client.values import codec_of
+from pydanube.client.arguments import codec_of
 from pydanube.spark.options import ca_file_of, url_of, whole_name
 from pydanube.spark.staging import BROKERS_OWN
 from pydanube.wire.batch import Codec

@@ -17,7 +17,7 @@ from pydanube.base.keys import KeyHash
 from pydanube.base.limits import MIB
 from pydanube.client import Client
 from pydanube.client.channel import ReopeningChannel
-from pydanube.client.outgoing import fresh
+from pydanube.client.errors import copy_of
 from pydanube.spark.batching import PartitionBatch, RowBatcher, Target
 from pydanube.spark.broker_link import BrokerLink, with_retries
 from pydanube.wire.batch import Batch
@@ -61,7 +61,7 @@ class StagingChannel(ReopeningChannel):
         flying, self._flying = self._flying, {}
         for waiter in flying.values():
             if not waiter.done():
-                waiter.set_exception(fresh(error))
+                waiter.set_exception(copy_of(error))
 
     def given_up(self, error: DanubeError) -> None:
         self.interrupted(error)
@@ -82,7 +82,7 @@ class StagingChannel(ReopeningChannel):
 
     async def _once(self, batch: Batch) -> int:
         if self.connection is None:
-            raise fresh(self.reason or ConnectionLost("not connected"))
+            raise copy_of(self.reason or ConnectionLost("not connected"))
         waiter: Future[int] = self.loop.create_future()
         request = self.connection.next_request()
         self._flying[request] = waiter

@@ -110,7 +110,7 @@ async def _redriven(client: Client, topic: str, letters: list[Message]) -> list[
     known = await find_subscription(client, topic, SUBSCRIPTION)
     if known is None:
         return [False] * len(letters)
-    partitions = dict((await client.topic(topic)).places())
+    partitions = dict((await client.topic(topic)).partition_names())
     floors = dict(zip(partitions, known["floors"], strict=False))  # a new partition has none
     stands = [(floor, end) for floor, end in zip(known["floors"], known["ends"], strict=True) if floor is not None]
     scattered = sum(end - floor for floor, end in stands) > known["backlog"]  # some above a floor are acknowledged

@@ -11,7 +11,7 @@ from pydanube.base.errors import PartitionMissing
 from pydanube.cli.shell.values import many
 from pydanube.client import Client, Consumer, MessageBatch
 from pydanube.client.client import TopicInfo
-from pydanube.client.reader import Place, places_of
+from pydanube.client.reader import PartitionPosition, partition_positions
 
 
 async def find_topic(client: Client, topic: str, partition: int | None, *positions: Any) -> TopicInfo:
@@ -27,7 +27,7 @@ async def find_topic(client: Client, topic: str, partition: int | None, *positio
     return found
 
 
-async def stored_batches(client: Client, ranges: list[tuple[Place, int]]) -> AsyncIterator[MessageBatch]:
+async def stored_batches(client: Client, ranges: list[tuple[PartitionPosition, int]]) -> AsyncIterator[MessageBatch]:
     """Yields the batches of each partition, one partition after the other, up to its end. Never waits for messages."""
     for start, end in ranges:
         while start.offset < end and (batches := await start.read(client, end)):
@@ -37,20 +37,22 @@ async def stored_batches(client: Client, ranges: list[tuple[Place, int]]) -> Asy
 
 async def stored_ranges(
     client: Client, topic: str, start: Any, partition: int | None, end: Any = "latest"
-) -> list[tuple[Place, int]]:
+) -> list[tuple[PartitionPosition, int]]:
     """The start of each partition, and its end: the current end of the partition, or `end` if that is lower."""
-    found: list[tuple[Place, int]] = []
+    found: list[tuple[PartitionPosition, int]] = []
     stops = (
-        {} if end == "latest" else {each.name: each.offset for each in await places_of(client, topic, end, partition)}
+        {}
+        if end == "latest"
+        else {each.name: each.offset for each in await partition_positions(client, topic, end, partition)}
     )
-    for position in await places_of(client, topic, start, partition):
+    for position in await partition_positions(client, topic, start, partition):
         first, now = await client.bounds(position.name)
         position.offset = max(position.offset, first)
         found.append((position, min(now, stops.get(position.name, now))))
     return found
 
 
-def count_messages(ranges: list[tuple[Place, int]]) -> int:
+def count_messages(ranges: list[tuple[PartitionPosition, int]]) -> int:
     """The approximate number of messages: offsets may have gaps."""
     return sum(max(0, end - start.offset) for start, end in ranges)
 

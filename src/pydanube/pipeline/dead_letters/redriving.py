@@ -25,7 +25,8 @@ from pydanube.base.errors import (
 )
 from pydanube.base.limits import MIB, REFUSALS_NAMED_MAX
 from pydanube.client import Client, Producer
-from pydanube.client.outgoing import Handed, Receipt
+from pydanube.client.outgoing_batch import Receipt
+from pydanube.client.send_results import SendResult
 from pydanube.pipeline.dead_letters.letters import Letter, letters_of
 from pydanube.pipeline.dead_letters.offset_ranges import OffsetRange, is_exact
 from pydanube.pipeline.dead_letters.redrive_record import OVERTAKEN, Pending, RedriveRecord
@@ -146,7 +147,7 @@ class _Redrive:
         async with self._producer(partition.key, address) as producer:
             first = _next_sequence(producer)
             await self.record.note(Pending(partition.key, address, first, [letter.offset for letter in letters]))
-            sent: list[Handed[Receipt]] = []
+            sent: list[SendResult[Receipt]] = []
             error: DanubeError | None = None
             for number, letter in enumerate(letters, first):
                 try:
@@ -165,7 +166,7 @@ class _Redrive:
         return self._client.producer(address, name=name, create=False, fresh=True)
 
 
-async def _outcome(sent: Handed[Receipt]) -> DanubeError | None:
+async def _outcome(sent: SendResult[Receipt]) -> DanubeError | None:
     try:
         await sent
     except DanubeError as error:

@@ -14,7 +14,7 @@ import pydanube
 from pydanube.base.errors import OptionInvalid, TopicNotFound
 from pydanube.base.limits import PARTITIONS_MAX
 from pydanube.client import Client
-from pydanube.client.reader import places_of
+from pydanube.client.reader import partition_positions
 from pydanube.pipeline.sinks.tables import SLICE_ROWS
 from pydanube.pipeline.spec.broker import OnBroker, parse_ca, parse_topic_name, parse_url
 from pydanube.pipeline.spec.context import Preflight
@@ -101,8 +101,8 @@ class TopicSink(OnBroker, Sink):
     async def letters(self, client: Client, url: str) -> AsyncIterator[list[dict[str, Any]]]:
         own = self.url if self.url != url else None
         async with pydanube.connect(own, ca_file=self.ca) if own else nullcontext(client) as reading:
-            for partition in await places_of(reading, self.topic, "earliest", None, end="latest"):
-                while not partition.over and (batches := await partition.read(reading, partition.end)):
+            for partition in await partition_positions(reading, self.topic, "earliest", None, end="latest"):
+                while not partition.at_end and (batches := await partition.read(reading, partition.end)):
                     for batch in batches:
                         payloads = await asyncio.to_thread(getattr, batch, "payloads")  # which unpacks it
                         for at in range(0, len(payloads), SLICE_ROWS):

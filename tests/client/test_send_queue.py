@@ -50,7 +50,7 @@ def test_what_waits_in_line_keeps_its_order_with_and_without_keys(tmp_path: Path
 
 
 def test_only_so_much_waits_in_line_that_nobody_awaits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydanube.client.line.PRODUCER_LINE_BYTES_MAX", 10_000)
+    monkeypatch.setattr("pydanube.client.send_queue.PRODUCER_QUEUE_BYTES_MAX", 10_000)
 
     async def run(client: Client, door: Door) -> None:
         async with client.producer(TOPIC, buffer_bytes=2_000, batch_bytes=1_000) as producer:

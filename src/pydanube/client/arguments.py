@@ -1,6 +1,6 @@
-"""What a program hands to a producer, as a batch takes it. Whatever cannot be sent is refused here, by the call.
+"""Checks and converts the arguments that programs pass to the client.
 
-So it spoils no other message of its batch.
+What cannot be sent is refused here, by the call itself, so that it does not spoil other messages of its batch.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def attributes_of(attributes: Mapping[Any, Any]) -> dict[str, str]:
     for name, text in texts.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise TypeError(f"attributes must map strings to strings; {name!r} does not")
-        name.encode()  # a lone surrogate cannot be sent, and must not spoil the batch of others
+        name.encode()  # raises for a lone surrogate, which cannot be sent
         text.encode()
     return texts
 
 
 def seconds_of(duration: Duration) -> float:
-    """A number as it is: it may mean not to wait at all, or forever."""
+    """A duration in seconds. Numbers are not checked: 0 may mean not to wait, infinity to wait forever."""
     if isinstance(duration, int | float):
         return duration
     try:
@@ -75,7 +75,7 @@ def size_of(size: Size) -> int:
 
 
 def plain(value: Any) -> Any:
-    """Policies and options as the broker takes them: a `timedelta` is seconds, as a number is."""
+    """Policies and options as the broker accepts them, with each `timedelta` as seconds."""
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
         return int(seconds) if seconds.is_integer() else seconds

@@ -1,4 +1,4 @@
-"""What all that is opened has in common: `await`, `async with`, and an end in peace or in a hurry."""
+"""Opening with `await` or `async with`, and closing, for clients, producers, consumers and readers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Protocol, Self
 
 from pydanube.base.errors import DanubeError
 
-HURRIED_SECONDS = 5.0  # to send what is left to a broker that is there
-AWAY_SECONDS = 0.5  # to one that is not: a program with several open things still ends within two seconds
+INTERRUPTED_SECONDS = 5.0  # to send what is left after Ctrl-C, if the broker is connected
+DISCONNECTED_SECONDS = 0.5  # the same without a connection, so that programs end within about two seconds
 
 
-class Closing(Protocol):
+class Closable(Protocol):
     """A client, producer, consumer or reader."""
 
     @property
@@ -22,15 +22,15 @@ class Closing(Protocol):
     async def close(self) -> None: ...
 
 
-async def close_after(open_thing: Closing, error: BaseException | None) -> None:
-    """Closes what a block used that ended with this error, which says more than a failing `close` would.
+async def close_after(closable: Closable, error: BaseException | None) -> None:
+    """Closes an object whose block ended with this error. That error is more useful than one of `close`.
 
-    Ctrl-C and cancelling want an end soon. What could not be sent until then has failed, and is logged.
+    After Ctrl-C or a cancellation, closing is limited in time. What cannot be sent by then fails and is logged.
     """
-    hurried = error is not None and not isinstance(error, Exception)
+    interrupted = error is not None and not isinstance(error, Exception)
     try:
-        async with asyncio.timeout(_seconds(open_thing) if hurried else None):
-            await open_thing.close()
+        async with asyncio.timeout(_seconds(closable) if interrupted else None):
+            await closable.close()
     except TimeoutError:
         pass
     except DanubeError:
@@ -38,12 +38,12 @@ async def close_after(open_thing: Closing, error: BaseException | None) -> None:
             raise
 
 
-def _seconds(open_thing: Closing) -> float:
-    return HURRIED_SECONDS if open_thing.connected else AWAY_SECONDS
+def _seconds(closable: Closable) -> float:
+    return INTERRUPTED_SECONDS if closable.connected else DISCONNECTED_SECONDS
 
 
 class Openable:
-    """Opened with `async with`, `await` or `open`. One that `await` has opened may be used with `async with` too."""
+    """Can be opened with `async with`, `await` or `open`; after `await`, `async with` still works."""
 
     _awaited = False
 
