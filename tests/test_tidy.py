@@ -269,6 +269,19 @@ def test_folders_do_not_import_each_other_in_a_circle() -> None:
     assert import_cycle(edges) == []
 
 
+def test_rooms_of_the_cli_do_not_import_each_other_in_a_circle() -> None:
+    edges: dict[str, set[str]] = {}
+    for path, tree in TREES.items():
+        _, folder, room, *rest = [*module_name(path).split("."), "", ""]
+        if folder == "cli" and rest[:1] != [""]:
+            found = (
+                name.split(".") for _, name in imports(module_name(path), tree) if name.startswith("pydanube.cli.")
+            )
+            edges.setdefault(room, set()).update(parts[2] for parts in found if parts[2] != room)
+    assert import_cycle(edges) == []
+    assert set(edges) == {"commands", "messages", "shell"}
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_sources_obey(rule: Rule) -> None:
     assert [complaint for path, tree in TREES.items() for complaint in rule(module_name(path), tree)] == []

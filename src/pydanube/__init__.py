@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pydanube import errors
     from pydanube.base.errors import DanubeError
     from pydanube.client import Client, ClientEvent, Consumer, Message, MessageBatch, Producer, Reader, Receipt
+    from pydanube.client.arguments import Duration
     from pydanube.client.transport import Dialer
-    from pydanube.client.values import Duration
     from pydanube.ports.clock import Clock
     from pydanube.ports.randomness import Randomness
 

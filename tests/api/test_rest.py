@@ -223,9 +223,9 @@ def test_settings_are_told_with_where_each_comes_from(tmp_path: Path) -> None:
     file.write_text("limits: {connections_max: 77}\n")
     loaded = load(file, {"DANUBE_AUTO_CREATE": "false"}, {"data_dir": str(tmp_path / "data")})
 
-    def leaves(tree: dict[str, Any], prefix: str = "") -> list[str]:
+    def flatten(tree: dict[str, Any], prefix: str = "") -> list[str]:
         nested = [
-            leaves(each, f"{prefix}{key}.") if isinstance(each, dict) and each else [prefix + key]
+            flatten(each, f"{prefix}{key}.") if isinstance(each, dict) and each else [prefix + key]
             for key, each in tree.items()
         ]
         return [key for keys in nested for key in keys]
@@ -234,7 +234,7 @@ def test_settings_are_told_with_where_each_comes_from(tmp_path: Path) -> None:
         server.loaded = loaded
         told = (await http.ask("GET", "/api/v1/config")).json
         origins = told.pop("origins")
-        assert sorted(leaves(told)) == sorted(origins) == sorted(settings())
+        assert sorted(flatten(told)) == sorted(origins) == sorted(settings())
         assert origins["data_dir"] == {"source": "flag", "name": "--data-dir"}
         assert origins["auto_create"] == {"source": "environment", "name": "DANUBE_AUTO_CREATE"}
         assert origins["limits.connections_max"] == {"source": "file", "name": str(file)}

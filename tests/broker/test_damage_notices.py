@@ -50,7 +50,7 @@ def test_a_notice_of_damage_lasts_while_other_messages_are_delivered_again(
         inbox = connected(topic, host)
         for again in range(4):
             await inbox.until(2 + 2 * again)
-            host._ahead.keep([])
+            host._window.keep([])
             inbox.nack(0, 1)
         assert [type(each) for each in inbox.hindrances] == [OffsetsDamaged] * len(inbox.hindrances)
         assert 1 <= len(inbox.hindrances) <= 2  # again after some seconds, and not each time that something was read

@@ -174,7 +174,7 @@ def test_permits_of_messages_that_a_seek_caught_on_their_way_come_back(kind: Sub
         world.disk.slow(3.0, only="read")
         inbox.nack(*range(20))
         await asyncio.sleep(2)
-        assert host._outbox, "the redelivery waits for the disk"
+        assert host._sender.outbox, "the redelivery waits for the disk"
         await topic.seek(host, 0)
         assert len(await inbox.until(40)) == 40, "as many as were asked for"
 

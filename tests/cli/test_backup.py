@@ -15,7 +15,7 @@ import pydanube.sync
 from cli.conftest import Danube
 from pydanube.base.errors import BackupEnded, BackupRunning, DiskFull, RequestInvalid
 from pydanube.broker.door import backups as backups_module
-from pydanube.cli.text import backup_files
+from pydanube.cli.commands import backup_files
 from pydanube.testing.broker import broker_beside, broker_thread
 
 

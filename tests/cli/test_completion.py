@@ -75,7 +75,7 @@ def test_contexts_are_offered_by_name(run: Danube) -> None:
 def test_a_broker_that_does_not_answer_is_given_up_soon_and_in_silence(
     run: Danube, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(offers, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(offers, "TIMEOUT_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as mute, caplog.at_level(logging.WARNING):
         began = monotonic()
         assert offered("consume", "--url", f"danube://127.0.0.1:{mute.getsockname()[1]}", "x") == []

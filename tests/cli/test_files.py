@@ -15,7 +15,7 @@ import pydanube
 from cli.conftest import Danube
 from pydanube.base.limits import BATCH_BYTES_MAX
 from pydanube.cli.commands.importing import _drafts
-from pydanube.cli.text.messages import text_or_base64, to_json
+from pydanube.cli.messages.text import text_or_base64, to_json
 
 FORMATS = ["parquet", "jsonl", "csv"]
 MESSAGES: list[dict[str, Any]] = [

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from cli.conftest import Danube
 from pydanube import sync
+from pydanube.cli.messages.formats import by_format
+from pydanube.cli.messages.sources import fill_template
+from pydanube.cli.messages.text import Draft, draft_of, text_or_base64
 from pydanube.cli.shell.values import read_time
-from pydanube.cli.text.formats import by_format
-from pydanube.cli.text.intake import fill
-from pydanube.cli.text.messages import Draft, draft_of, text_or_base64
 
 
 def values_of(danube: Danube, topic: str, *options: str) -> list[str]:
@@ -106,8 +106,8 @@ def test_a_template_is_filled_in_for_each_message(danube: Danube, topic: str) ->
     assert found[0] == 'k1 {"n": 1, "other": {x}}'
     assert found[-1] == 'k2500 {"n": 2500, "other": {x}}'
     assert len(found) == 2500
-    assert fill("{uuid}", 1) != fill("{uuid}", 1)
-    assert fill("{now}", 1).endswith(b"Z")
+    assert fill_template("{uuid}", 1) != fill_template("{uuid}", 1)
+    assert fill_template("{now}", 1).endswith(b"Z")
 
 
 def test_keys_are_split_off_and_attributes_added(danube: Danube, topic: str) -> None:
@@ -195,7 +195,7 @@ def test_people_are_told_what_is_stored_when_only_new_messages_are_printed(
     danube("topic", "create", topic, "--partitions", "2")
     danube("produce", topic, "1", "2")
     assert danube("consume", topic, "-e").err == ""  # a program is not
-    monkeypatch.setattr("pydanube.cli.commands.consume.somebody_looks", lambda: True)
+    monkeypatch.setattr("pydanube.cli.commands.consume.stderr_is_terminal", lambda: True)
     assert danube("consume", topic, "-e").err == "danube: no new messages; 2 stored, `--from earliest` shows them\n"
     assert danube("consume", topic, "--from", "earliest", "-e").err == ""
     danube("topic", "truncate", topic, "--yes")
@@ -207,7 +207,7 @@ def test_people_are_told_where_a_subscription_begins(
 ) -> None:
     danube("produce", topic, "1", "2")
     seek = f"danube subscription seek /default/{topic} s --to earliest"
-    monkeypatch.setattr("pydanube.cli.commands.consume.somebody_looks", lambda: True)
+    monkeypatch.setattr("pydanube.cli.commands.consume.stderr_is_terminal", lambda: True)
     told = danube("consume", topic, "-s", "s", "-e").err
     assert told == f"danube: no new messages; 2 stored, `{seek}` goes back to them\n"
     assert danube(*seek.split()[1:], "--yes").code == 0

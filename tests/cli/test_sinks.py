@@ -35,8 +35,8 @@ def test_writers_are_listed_and_forgotten(danube: Danube, topic: str, written: s
         True,
     )
     assert written in danube("sink", "list").text
-    rehearsed = danube("sink", "forget", written, topic, "--name", "second", "--dry-run")
-    assert rehearsed.text == f"would forget what {written} has written to /default/{topic}\n"
+    ask_dry_run = danube("sink", "forget", written, topic, "--name", "second", "--dry-run")
+    assert ask_dry_run.text == f"would forget what {written} has written to /default/{topic}\n"
     assert mine()
     done = danube("sink", "forget", written, topic, "--name", "second", "--yes")
     assert (done.code, mine()) == (0, [])

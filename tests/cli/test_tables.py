@@ -13,7 +13,7 @@ import duckdb_extension_delta
 import pytest
 
 from cli.conftest import Danube
-from pydanube.cli.text.snippets import snippets
+from pydanube.cli.commands.table_snippets import snippets
 from pydanube.testing.broker import broker_thread
 
 

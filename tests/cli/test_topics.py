@@ -116,7 +116,7 @@ def test_somebody_at_a_terminal_is_asked(danube: Danube, topic: str, monkeypatch
         raise click.Abort
 
     monkeypatch.setattr("click.confirm", confirm)
-    monkeypatch.setattr("pydanube.cli.text.output.somebody_is_there", lambda: True)
+    monkeypatch.setattr("pydanube.cli.shell.output.stdin_is_terminal", lambda: True)
     assert danube("topic", "delete", topic).code == 130
     assert asked == [f"This will delete /default/{topic} with 0 messages (0 B) and 0 subscriptions. Continue?"]
     assert danube("topic", "describe", topic).code == 0

@@ -8,12 +8,12 @@ import click
 import pytest
 
 from pydanube.cli.shell.values import (
-    due,
+    delivery_time,
     duration,
     many,
     options_of,
-    place,
     policies_of,
+    position,
     read_time,
     shown_time,
     size,
@@ -36,22 +36,22 @@ def test_a_size_is_bytes_or_has_a_unit() -> None:
 
 
 def test_a_place_is_a_word_an_offset_or_a_time() -> None:
-    assert place("earliest") == "earliest"
-    assert place("42") == 42
-    assert place("2026-01-31T10:00Z") == {"time": 1_769_853_600_000_000}
-    ago = place("10m")["time"]
+    assert position("earliest") == "earliest"
+    assert position("42") == 42
+    assert position("2026-01-31T10:00Z") == {"time": 1_769_853_600_000_000}
+    ago = position("10m")["time"]
     assert 0 <= time.time_ns() // 1000 - 10 * MINUTE - ago < MINUTE
-    assert place("yesterday")["time"] < time.time_ns() // 1000
+    assert position("yesterday")["time"] < time.time_ns() // 1000
     with pytest.raises(click.BadParameter, match=r"'soon' is not a position in a topic; use earliest"):
-        place("soon")
+        position("soon")
     with pytest.raises(click.BadParameter):
-        place("-1")
+        position("-1")
 
 
 def test_a_due_time_is_not_a_duration() -> None:
-    assert due("2026-01-31T10:00Z") == 1_769_853_600_000_000
+    assert delivery_time("2026-01-31T10:00Z") == 1_769_853_600_000_000
     with pytest.raises(click.BadParameter, match="'3s' is a duration, not a time; use --delay '3s'"):
-        due("3s")
+        delivery_time("3s")
 
 
 def test_policies_are_numbers_in_their_units() -> None:

@@ -14,7 +14,7 @@ import pydanube.sync
 from client.broker import TOPIC, Door, until, with_client, with_door
 from pydanube.base.errors import NothingReceived
 from pydanube.client import Client, Consumer, Message
-from pydanube.client.feed import Feed
+from pydanube.client.partition_consumer import PartitionConsumer
 from pydanube.testing import VirtualClock
 from pydanube.testing.broker import broker, broker_thread
 
@@ -50,13 +50,13 @@ async def at_once(consumer: Consumer, count: int, how: str) -> list[Message]:
 
 async def done_one_by_one(client: Client, clock: VirtualClock, consumer: Consumer, messages: list[Message]) -> None:
     """All that a program got at once, each nearly as slowly as an ack timeout of 0.32 s allows."""
-    [feed] = consumer._feeds.values()
-    await until(lambda: not feed._taken)
+    [source] = consumer._sources.values()
+    await until(lambda: not source._taken)
     for left, message in zip((4, 3, 2, 1, 0), messages, strict=True):
         await heard(client)
         clock.advance(0.3)  # of work
         await consumer.ack(message)
-        await until(lambda left=left: [each.left for each in feed._wholes] == [left] * bool(left))  # type: ignore[misc]
+        await until(lambda left=left: [each.left for each in source._handed] == [left] * bool(left))  # type: ignore[misc]
     assert (await client.admin.describe_subscription(TOPIC, "s"))["backlog"] == 0
     assert await consumer.fetch(1, timeout=0.05) == []
 
@@ -155,9 +155,9 @@ def test_a_consumer_rests_again_when_its_subscription_has_no_ack_timeout_any_mor
         await published(client, 9)
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
             assert len(await consumer.fetch(9)) == 9
-            [feed] = consumer._feeds.values()
+            [source] = consumer._sources.values()
             await client.admin.alter_subscription(TOPIC, "s", options={"failure": {"ack_timeout": None}})
-            await until(lambda: feed._telling is None)
+            await until(lambda: source._notice_timer is None)
 
     with_client(tmp_path, run)
 
@@ -165,18 +165,18 @@ def test_a_consumer_rests_again_when_its_subscription_has_no_ack_timeout_any_mor
 def test_an_ack_timeout_that_was_altered_while_a_consumer_is_opened_is_the_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = Feed.opened
+    opened = PartitionConsumer.opened
 
-    def altered_meanwhile(feed: Feed, reply: Mapping[str, Any]) -> None:
+    def altered_meanwhile(source: PartitionConsumer, reply: Mapping[str, Any]) -> None:
         """Both were read from the socket before the answer is looked at."""
-        feed.timed(320_000)
-        opened(feed, reply)
+        source.ack_timeout_changed(320_000)
+        opened(source, reply)
 
     async def run(client: Client) -> None:
-        monkeypatch.setattr(Feed, "opened", altered_meanwhile)
+        monkeypatch.setattr(PartitionConsumer, "opened", altered_meanwhile)
         async with client.consumer(TOPIC, subscription="s") as consumer:
-            [feed] = consumer._feeds.values()
-            assert feed._tell_seconds == 0.01
+            [source] = consumer._sources.values()
+            assert source._notice_seconds == 0.01
 
     with_client(tmp_path, run)
 
@@ -187,12 +187,12 @@ def test_a_program_that_gets_many_at_once_and_does_no_more_of_them_gets_the_rest
         options = {"failure": {"ack_timeout": 0.32, "base_delay": 0.016}}
         async with client.consumer(TOPIC, subscription="s", start="earliest", options=options) as consumer:
             [first, *_] = await consumer.fetch(5, timeout=5)
-            [feed] = consumer._feeds.values()
+            [source] = consumer._sources.values()
             await consumer.ack(first)
-            await until(lambda: [each.left for each in feed._wholes] == [4])
+            await until(lambda: [each.left for each in source._handed] == [4])
             await heard(client)
             clock.advance(0.4)
-            await until(lambda: not feed._wholes)
+            await until(lambda: not source._handed)
             clock.advance(1)
             again = await consumer.fetch(4, timeout=5)
             assert sorted(numbers(again)) == [1, 2, 3, 4]
@@ -373,7 +373,7 @@ def test_a_consumer_of_a_subscription_without_ack_timeout_rests_while_the_progra
         options = {"failure": {"ack_timeout": None}}
         async with client.consumer(TOPIC, subscription="s", start="earliest", options=options) as consumer:
             assert len(await consumer.fetch(9)) == 9
-            [feed] = consumer._feeds.values()
-            await until(lambda: feed._telling is None)
+            [source] = consumer._sources.values()
+            await until(lambda: source._notice_timer is None)
 
     with_client(tmp_path, run)

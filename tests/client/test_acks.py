@@ -100,8 +100,8 @@ def test_acks_on_their_way_when_somebody_seeks_do_not_undo_the_seek_after_a_brea
                 consumer.ack(message)
             await asyncio.wait_for(door.lost_some.wait(), 5)
             await another.admin.seek_subscription(TOPIC, "s", "earliest")
-            [feed] = consumer._feeds.values()
-            await until(lambda: feed.generation == 1)
+            [source] = consumer._sources.values()
+            await until(lambda: source.generation == 1)
             door.deaf = False
             await disconnected(client, door)
             got = [await consumer.receive(5) for _ in range(10)]
@@ -203,7 +203,7 @@ def test_what_comes_too_soon_after_a_break_is_held_back_once(
     postponed, wanted = Postponed(), dict[int, int]()
     for first, more, due in nacks:
         if not any(offset in wanted for offset in range(first, first + more + 1)):
-            postponed.add(Nacked(first, first + more, due, ""), told=bool(due % 2))
+            postponed.add(Nacked(first, first + more, due, ""), sent=bool(due % 2))
             wanted.update(dict.fromkeys(range(first, first + more + 1), due))
     postponed.connection_broke(0)
     for first, more, now in sorted(deliveries, key=lambda each: each[2]):

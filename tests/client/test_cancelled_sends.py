@@ -16,7 +16,7 @@ import pytest
 
 from client.broker import Door, with_door
 from pydanube.client import Client, ClientEvent, Producer
-from pydanube.client.outgoing import Sent
+from pydanube.client.send_results import SentMessage
 
 ROUNDS = int(os.environ.get("DANUBE_S14_ROUNDS", "1"))
 TOPICS = 20
@@ -30,10 +30,10 @@ def payload(topic: int, number: int) -> bytes:
     return b"%d:%d:" % (topic, number) + FILLING[: number * 7 % 90]
 
 
-async def give_up(sends: Sequence[Sent], chance: Random) -> None:
+async def give_up(sends: Sequence[SentMessage], chance: Random) -> None:
     """Waits for some of them, each in a task of its own, and cancels or outwaits most."""
 
-    async def wait(sent: Sent, seconds: float | None) -> None:
+    async def wait(sent: SentMessage, seconds: float | None) -> None:
         async with asyncio.timeout(seconds):
             await sent
 
@@ -46,8 +46,8 @@ async def give_up(sends: Sequence[Sent], chance: Random) -> None:
     await asyncio.gather(*waits, return_exceptions=True)
 
 
-async def publish(producer: Producer, topic: int, chance: Random) -> list[Sent]:
-    sent: list[Sent] = []
+async def publish(producer: Producer, topic: int, chance: Random) -> list[SentMessage]:
+    sent: list[SentMessage] = []
     for burst in range(BURSTS):
         await producer.ready()
         first = burst * BURST

@@ -367,8 +367,8 @@ def test_while_the_broker_is_away_messages_share_batches_though_each_is_sent_in_
         for number in range(2_000):
             sent.append(producer.send(b"%d" % number))
             await asyncio.sleep(0)
-        [lane] = producer._lanes
-        assert len(lane._waiting) + len(lane._flying) < 20
+        [partition] = producer._partitions
+        assert len(partition._waiting) + len(partition._in_flight) < 20
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await producer.close()

@@ -7,7 +7,7 @@ import pytest
 from pydanube.base.errors import KeyTooLong
 from pydanube.base.keys import check_key
 from pydanube.base.limits import KEY_BYTES_MAX
-from pydanube.client.values import key_of
+from pydanube.client.arguments import key_of
 from pydanube.wire.batch import build
 
 LONGEST = b"k" * KEY_BYTES_MAX

@@ -15,7 +15,7 @@ import pydanube
 from client.broker import TOPIC, Door, unaware, with_client, with_door
 from pydanube.base.errors import DanubeError, MessageTooLarge, SequenceGap
 from pydanube.client import Client
-from pydanube.client.outgoing import Sent
+from pydanube.client.send_results import SentMessage
 
 LIMITED = {"message_bytes_max": 10}
 TOO_LARGE: list[list[object]] = [
@@ -33,7 +33,7 @@ async def stored(client: Client) -> list[bytes | None]:
     return found
 
 
-async def outcome(sent: Sent) -> int | type[DanubeError] | None:
+async def outcome(sent: SentMessage) -> int | type[DanubeError] | None:
     try:
         return (await sent).offset
     except DanubeError as error:

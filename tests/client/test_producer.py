@@ -22,7 +22,7 @@ from pydanube.base.errors import (
 from pydanube.base.keys import fnv1a64
 from pydanube.base.limits import BATCH_BYTES_MAX
 from pydanube.client import Client
-from pydanube.client.values import codec_of
+from pydanube.client.arguments import codec_of
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
@@ -384,7 +384,7 @@ def test_a_message_goes_at_once_and_what_follows_fills_a_batch_until_it_is_answe
         async with client.producer(TOPIC) as producer:
             door.stall()
             sent = [producer.send(b"first")]
-            await until(lambda: bool(producer._lanes[0]._flying))  # though nobody awaits it
+            await until(lambda: bool(producer._partitions[0]._in_flight))  # though nobody awaits it
             for number in range(10):
                 sent.append(producer.send(b"%d" % number))
                 await asyncio.sleep(0)  # each in a turn of its own
@@ -404,7 +404,7 @@ def test_full_batches_wait_for_nothing_that_is_under_way(tmp_path: Path) -> None
             door.stall()
             sent = [producer.send(b"%d" % number) for number in range(7)]
             await asyncio.sleep(0)
-            assert len(producer._lanes[0]._flying) == 3
+            assert len(producer._partitions[0]._in_flight) == 3
             door.flow()
             await sent[-1]
         assert await batches_of(client) == [1, 2, 2, 2, 1]

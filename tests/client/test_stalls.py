@@ -11,9 +11,9 @@ import pytest
 import pydanube
 from client.broker import TOPIC, Door, until, with_door
 from pydanube.base.errors import ConnectionLost, DanubeError, NotAnswered
-from pydanube.base.limits import PRODUCER_FLYING_BATCHES_MAX
+from pydanube.base.limits import PRODUCER_IN_FLIGHT_BATCHES_MAX
 from pydanube.client import Client, MessageBatch
-from pydanube.client.outgoing import Sent
+from pydanube.client.send_results import SentMessage
 
 
 async def stored(door: Door, topic: str = TOPIC) -> list[bytes | None]:
@@ -22,7 +22,7 @@ async def stored(door: Door, topic: str = TOPIC) -> list[bytes | None]:
     return found
 
 
-async def outcome(sent: Sent) -> int | DanubeError | None:
+async def outcome(sent: SentMessage) -> int | DanubeError | None:
     try:
         return (await sent).offset
     except DanubeError as error:
@@ -86,7 +86,7 @@ def test_more_than_may_be_under_way_is_given_up_too_and_leaves_no_gap(tmp_path: 
             door.flow()
             await producer.send(b"later")
         found = await stored(door)
-        assert found == [b"first", *(b"%d" % number for number in range(PRODUCER_FLYING_BATCHES_MAX)), b"later"]
+        assert found == [b"first", *(b"%d" % number for number in range(PRODUCER_IN_FLIGHT_BATCHES_MAX)), b"later"]
 
     with_door(tmp_path, run)
 
@@ -131,7 +131,7 @@ def test_stalls_silences_and_cuts_in_any_order_keep_order_and_double_nothing(tmp
     chance = Random(seed)
 
     async def run(client: Client, door: Door) -> None:
-        sent: list[Sent] = []
+        sent: list[SentMessage] = []
         async with client.producer(TOPIC, send_timeout=0.03, batch_messages=3) as producer:
             for _ in range(40):
                 for _ in range(chance.randrange(1, 12)):
@@ -178,7 +178,7 @@ def test_requests_about_a_consumer_and_openings_have_the_time_of_requests(tmp_pa
         ):
             with pytest.raises(NotAnswered, match=r"no answer to \w+ within 0\.1 seconds"):
                 await asked
-        consumer.ack(MessageBatch(consumer._feeds[TOPIC], None, 0, 0, 0, 0))  # type: ignore[arg-type]
+        consumer.ack(MessageBatch(consumer._sources[TOPIC], None, 0, 0, 0, 0))  # type: ignore[arg-type]
         await consumer.close()
         await producer.close()
         door.flow()
@@ -226,7 +226,7 @@ def test_nothing_is_written_to_a_socket_that_is_gone(tmp_path: Path, caplog: pyt
         assert connection._link is not None
         connection._link.abort()
         for _ in range(20):
-            connection.tell("topic", {"topic": TOPIC})
+            connection.request_nowait("topic", {"topic": TOPIC})
         with pytest.raises(ConnectionLost):
             await connection.request("topic", {"topic": TOPIC})
 

@@ -119,13 +119,13 @@ def test_what_the_loop_has_not_looked_at_is_bounded_in_bytes_too(url: str, many:
             while not producer._room._waiters:  # type: ignore[attr-defined]
                 sender.join(0.001)
                 assert sender.is_alive()
-            assert producer._handed_bytes == 20_000
+            assert producer._waiting_bytes == 20_000
         finally:
             busy.set()
         sender.join()
         for each in pending:
             each.result(10)
-        assert producer._handed_bytes == producer._handed == 0
+        assert producer._waiting_bytes == producer._waiting == 0
 
 
 def test_what_nobody_asked_about_surfaces_at_flush(url: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 import pydanube
 from client.broker import Door, until, with_client, with_door
 from pydanube.client import Client, Consumer
-from pydanube.client.feed import Feed
-from pydanube.client.topic_watch import Failed, Names
+from pydanube.client.partition_consumer import PartitionConsumer
+from pydanube.client.topic_watch import FailedTopics, TopicNames
 from pydanube.testing.broker import broker
 
 PATTERN = "/default/orders-*"
@@ -109,21 +109,21 @@ def test_a_topic_that_was_made_again_while_the_connection_was_lost_is_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     """Here the broker tells of the topic before it refuses the channel of the one that was deleted."""
-    looked, old = asyncio.Event(), set[Feed]()
-    open_feed, join = Feed.open, Consumer._join_changed
+    looked, old = asyncio.Event(), set[PartitionConsumer]()
+    open_feed, join = PartitionConsumer.open, Consumer._join_changed
 
-    async def late(self: Feed) -> None:
+    async def late(self: PartitionConsumer) -> None:
         if self in old:
             await looked.wait()
         await open_feed(self)
 
-    async def noted(self: Consumer, changed: Names) -> Failed:
+    async def noted(self: Consumer, changed: TopicNames) -> FailedTopics:
         failed = await join(self, changed)
         if old:
             looked.set()
         return failed
 
-    monkeypatch.setattr(Feed, "open", late)
+    monkeypatch.setattr(PartitionConsumer, "open", late)
     monkeypatch.setattr(Consumer, "_join_changed", noted)
 
     async def run(client: Client, door: Door) -> None:
@@ -135,15 +135,15 @@ def test_a_topic_that_was_made_again_while_the_connection_was_lost_is_joined(
                     await producer.send(b"old")
                 assert (await consumer.receive(5)).value == b"old"
                 await until(lambda: client.topic_watches._revision is not None)
-                old.update(consumer._feeds.values())
+                old.update(consumer._sources.values())
                 door.stall()
                 door.cut()
                 await until(lambda: not client.connected)
                 await other.admin.delete_topic(name)
                 await other.admin.create_topic(name, partitions=partitions)
                 door.flow()
-                await until(lambda: bool(consumer._feeds) and not old & set(consumer._feeds.values()))
-                assert not consumer.short, "of what is gone nothing is left"
+                await until(lambda: bool(consumer._sources) and not old & set(consumer._sources.values()))
+                assert not consumer.nearly_full, "of what is gone nothing is left"
                 async with other.producer(name) as producer:
                     await producer.send(b"new")
                 assert (await consumer.receive(5)).value == b"new"
@@ -210,15 +210,15 @@ def test_a_consumer_by_pattern_closes_while_its_topics_are_deleted(tmp_path: Pat
         for topic in topics:
             await client.admin.create_topic(topic)
         consumer = await client.consumer(pattern=PATTERN, subscription="s").open()
-        feeds = list(consumer._feeds.values())
-        close = feeds[0].close
+        sources = list(consumer._sources.values())
+        close = sources[0].close
 
         async def close_while_others_go() -> None:
-            for feed in feeds[1:]:
-                consumer.lose(feed, pydanube.errors.TopicNotFound("it was deleted"))
+            for source in sources[1:]:
+                consumer.partition_failed(source, pydanube.errors.TopicNotFound("it was deleted"))
             await close()
 
-        feeds[0].close = close_while_others_go  # type: ignore[method-assign]
+        sources[0].close = close_while_others_go  # type: ignore[method-assign]
         await consumer.close()
 
     with_client(tmp_path, run)

@@ -26,9 +26,9 @@ def poisoned(count: int) -> Batch:
 async def poison(client: Client, count: int, topic: str = TOPIC) -> None:
     _, end = await client.bounds(topic)
     connection = await client.connection()
-    channel = connection.join(None)  # type: ignore[arg-type]
+    channel = connection.add_channel(None)  # type: ignore[arg-type]
     await client.ask("open_producer", {"channel": channel, "topic": topic})
-    connection.leave(channel)
+    connection.remove_channel(channel)
     connection.write(encode_publish(channel, connection.next_request(), *poisoned(count).parts()))
     async with asyncio.timeout(5):
         while (await client.bounds(topic))[1] < end + count:

@@ -1,4 +1,4 @@
-"""A little host around an engine, for readable tests: it feeds what is wanted and remembers what came out."""
+"""A small host around an engine, for readable tests."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def connect(engine: Engine[M], permits: int, *consumers: ConsumerId) -> None:
 
 
 def offer(engine: Engine[M], first: int, last: int, keys: str = "", now: int = 0) -> list[Effect]:
-    """Offers and polls. `keys` has one letter a message."""
+    """Offers a run and polls. `keys` has one letter per message."""
     engine.offer(Run(first, last, [key.encode() for key in keys] or None), now)
     return engine.poll(now)

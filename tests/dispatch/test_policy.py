@@ -1,4 +1,4 @@
-"""Policies refuse what makes no sense, and say how long to wait after a failure."""
+"""Policies refuse invalid values, and compute how long to wait after a failure."""
 
 from __future__ import annotations
 

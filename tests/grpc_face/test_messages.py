@@ -20,7 +20,8 @@ from pydanube.base.limits import METADATA_OPERATIONS_MAX
 from pydanube.base.names import parse_topic
 from pydanube.broker.directory.notes import Notes
 from pydanube.broker.directory.pending_options import DEFAULT, PendingOptions
-from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE, keys_of
+from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
+from pydanube.broker.subscription.runs import keys_of
 from pydanube.storage.metadata.store import MemoryMetadata
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build

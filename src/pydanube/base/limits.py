@@ -185,10 +185,10 @@ ERROR_MESSAGE_CHARACTERS_MAX = 500  # an error fits a frame before WELCOME, howe
 
 # -- clients ---------------------------------------------------------------------------------------------------------
 PRODUCER_BUFFER_BYTES = 64 * MIB  # of one producer, sent or waiting, not acknowledged; beyond it sends wait in line
-PRODUCER_LINE_BYTES_MAX = 64 * MIB  # of sends that wait in line and that nobody awaits; beyond it ProducerBusy
+PRODUCER_QUEUE_BYTES_MAX = 64 * MIB  # of sends that wait in line and that nobody awaits; beyond it ProducerBusy
 PRODUCER_BATCH_BYTES = 256 * KIB  # a batch is sent when it has as many: large enough that its costs are shared
 PRODUCER_BATCH_MESSAGES = 4_000  # or as many messages
-PRODUCER_FLYING_BATCHES_MAX = 120  # of one partition without an answer; fewer than the broker remembers for resends
+PRODUCER_IN_FLIGHT_BATCHES_MAX = 120  # of one partition without an answer; fewer than the broker remembers for resends
 MESSAGE_OVERHEAD_BYTES = 64  # what a message without a payload counts, so that empty ones are bounded too
 KEY_MEMO_KEYS_MAX = 32_768  # keys whose hash a process remembers, about 8 MiB of them: hashing one takes a microsecond
 KEYS_HASHED_AT_ONCE_BYTES = 16 * KIB  # in one turn of the loop, one or two milliseconds

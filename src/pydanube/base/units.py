@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from pydanube.base.fields import shown
 from pydanube.base.limits import DAY, DURATION_MICROSECONDS_MAX, MILLISECOND, SECOND
 
 Duration = float | timedelta | str  # a number is seconds
@@ -41,7 +42,6 @@ _SIZES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,6})?)\s*([a-z]{0,5})")
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
-SHOWN_CHARACTERS = 50  # of a wrong value
 
 
 # -- durations ---------------------------------------------------------------------------------------------------------
@@ -222,9 +222,3 @@ def shown_when(microseconds: int, now: int) -> str:
     clock = then.strftime("%H:%M:%S UTC" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S UTC")
     far = rough_duration(abs(microseconds - now))
     return f"{clock} (in {far})" if microseconds >= now else f"{clock} ({far} ago)"
-
-
-def shown(value: object) -> str:
-    """A wrong value, as much of it as fits a line."""
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -19,6 +19,7 @@ import yaml
 
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
+from pydanube.base.fields import shown
 from pydanube.base.limits import (
     CONFIG_FILE_BYTES_MAX,
     CONNECTIONS_MAX,
@@ -328,7 +329,7 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         try:
             values[key] = expected.parse(text)
         except (ValueError, KeyError):
-            wrong = f", not {text[:_SHOWN_CHARACTERS]!r}" if expected.show is None else ""  # it may contain a secret
+            wrong = f", got {shown(text)}" if expected.show is None else ""  # it may contain a secret
             raise ConfigInvalid(f"{key} ({origin}) must be {expected.expects}{wrong}") from None
     config = _build(values)
     _check(config)
@@ -404,7 +405,7 @@ def _flattened(found: Any, prefix: str, origin: Origin) -> Iterator[tuple[str, s
                 yield key, json.dumps({name: text for name, text in value.items() if isinstance(text, str)})
                 continue
             if not isinstance(value, str):
-                raise ConfigInvalid(f"{key} ({origin}) must be {settings()[key].type.expects}, not several values")
+                raise ConfigInvalid(f"{key} ({origin}) must be {settings()[key].type.expects}, got {shown(value)}")
             yield key, value
         elif any(known.startswith(key + ".") for known in settings()):
             yield from _flattened(value, key + ".", origin)

@@ -1,4 +1,4 @@
-"""`danube`: the table of its commands, what all of them share, and how each ends."""
+"""`danube`: the table of commands, their shared options, and the exit code of each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 import click
 
 from pydanube import __version__
-from pydanube.cli.shell.lazy import Entry, LazyGroup, ReaderGone
-from pydanube.cli.shell.settings import place_options
+from pydanube.cli.shell.groups import Entry, LazyGroup, OutputClosed
+from pydanube.cli.shell.settings import broker_options
 
 _SUMMARIES = {
     "produce": "Publish messages: arguments, lines of stdin, files, or generated text.",
@@ -37,7 +37,7 @@ _SUMMARIES = {
     "version": "Print the version of this command, and of the broker if one answers.",
     "completion": "Print a shell completion script.",
 }
-_ELSEWHERE = {"import": ("importing", "import_"), "version": ("status", "version")}  # not in a module of the name
+_ELSEWHERE = {"import": ("importing", "import_"), "version": ("status", "version")}  # not named after the module
 COMMANDS = {
     name: Entry(f"pydanube.cli.commands.{module}", attribute, summary)
     for name, summary in _SUMMARIES.items()
@@ -52,7 +52,7 @@ COMMANDS = {
     epilog="Example: danube produce greetings hello",
 )
 @click.version_option(__version__, prog_name="danube", message="%(prog)s %(version)s")
-@place_options
+@broker_options
 def danube() -> None:
     """Publish, subscribe and stream.
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         ended = danube.main(arguments, prog_name="danube", standalone_mode=False)
         return ended if isinstance(ended, int) else 0
-    except ReaderGone:
+    except OutputClosed:
         _close_stdout()
         return 0
     except (click.Abort, KeyboardInterrupt):
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _close_stdout() -> None:
-    """So that the interpreter, which flushes it at its end, finds nothing to complain about."""
+    """Replaces stdout by /dev/null, so that the interpreter does not complain when it flushes stdout at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -1,4 +1,4 @@
-"""docs/cli.md, made of the texts of the help: `python -m pydanube.cli.reference > docs/cli.md`."""
+"""Generates docs/cli.md from the help texts: `python -m pydanube.cli.reference > docs/cli.md`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def reference() -> str:
 
 
 def walk(context: click.Context) -> Iterator[click.Context]:
-    """Every command, in the order of the help."""
+    """Yields every command, in the order of the help."""
     command = context.command
     yield context
     if isinstance(command, click.Group):
@@ -95,7 +95,7 @@ def _cell(text: str) -> str:
 
 
 def _example(command: click.Command) -> str:
-    """The epilog, as a line to copy."""
+    """The example in the epilog, as a line to copy."""
     return f"```sh\n{(command.epilog or '').removeprefix('Example: ')}\n```\n"
 
 

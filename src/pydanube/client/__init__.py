@@ -1,6 +1,6 @@
-"""The client: hosts that speak the native protocol to a broker, on ports, so that the simulator runs them too.
+"""The client library for the native protocol. It reaches the world only through ports, so the simulator runs it too.
 
-Programs come in by `pydanube.connect`, which adds the machine's own clock, randomness and sockets.
+Programs use `pydanube.connect`, which supplies the system's clock, randomness and sockets.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from pydanube.client.admin import Admin
 from pydanube.client.client import Client, ClientEvent
 from pydanube.client.consumer import Consumer
 from pydanube.client.messages import Message, MessageBatch
-from pydanube.client.outgoing import Receipt, Receipts
+from pydanube.client.outgoing_batch import Receipt
 from pydanube.client.producer import Producer
 from pydanube.client.reader import Reader
+from pydanube.client.send_results import Receipts
 
 __all__ = [
     "Admin",

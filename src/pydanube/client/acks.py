@@ -1,7 +1,7 @@
-"""Acknowledgements on their way: many in one frame, one light object for all of them; and what must not come too soon.
+"""Acknowledgements on their way to the broker, and nacks whose delay must outlive a broken connection.
 
-An `AckGroup` belongs to one feed and one generation. Whoever awaits it waits until the broker has made it durable; what
-nobody awaits and fails is told to its feed. `Postponed` remembers nacks with a delay across a broken connection.
+An `AckGroup` is one small object for many acks, which travel in one frame. It belongs to one partition and generation.
+Awaiting it waits until the acks are durable; failures of groups that no one awaits are reported to the partition.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import Any, NamedTuple, Protocol
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import CLIENT_POSTPONED_RANGES_MAX
-from pydanube.client.outgoing import fresh
+from pydanube.client.errors import copy_of
 
 
 class Acker(Protocol):
     loop: AbstractEventLoop
 
-    def hurry_acks(self) -> None:
-        """Somebody waits: send them now."""
+    def flush_acks_soon(self) -> None:
+        """Sends the acks soon, because someone awaits them."""
         ...
 
     def obstacle(self) -> DanubeError | None:
-        """Why nothing gets through now."""
+        """Why nothing can be sent now; None if it can."""
         ...
 
     def ack_failed(self, error: DanubeError, count: int) -> None:
-        """Messages that could not be acknowledged, and whose result no one awaits."""
+        """`count` messages could not be acknowledged, and no one awaits the result."""
         ...
 
 
 class AckGroup:
-    """Ranges that are acknowledged together. Consecutive acks extend the last range, which is kept apart."""
+    """Ranges that are acknowledged together. Consecutive acks extend the open range, `first` to `last`."""
 
-    __slots__ = ("_acker", "cumulative", "done", "error", "first", "generation", "last", "ranges", "waiters", "watched")
+    __slots__ = ("_acker", "awaited", "cumulative", "done", "error", "first", "generation", "last", "ranges", "waiters")
 
     def __init__(self, acker: Acker, *, cumulative: bool = False) -> None:
         self._acker = acker
@@ -43,14 +43,14 @@ class AckGroup:
         self.last = -1  # first > last: no range is open
         self.ranges: list[tuple[int, int]] = []
         self.cumulative = cumulative
-        self.generation: int | None = None  # of the subscription, when it was first sent or kept
+        self.generation: int | None = None  # of the subscription, when it was first sent or stored
         self.done = False
         self.error: DanubeError | None = None
-        self.watched = False  # somebody waits or has waited, and so learns of the error
+        self.awaited = False  # someone awaits or has awaited it, and gets the error
         self.waiters: list[Future[None]] = []
 
     def all_ranges(self) -> list[tuple[int, int]]:
-        """Ends the open range."""
+        """Closes the open range and returns all."""
         if self.first <= self.last:
             self.ranges.append((self.first, self.last))
             self.first, self.last = 0, -1
@@ -63,23 +63,23 @@ class AckGroup:
             if not waiter.done():
                 waiter.set_result(None)
         self.waiters.clear()
-        if error is not None and not self.watched and (ranges := self.all_ranges()):
+        if error is not None and not self.awaited and (ranges := self.all_ranges()):
             self._acker.ack_failed(error, sum(last - first + 1 for first, last in ranges))
 
     @property
     def reason(self) -> DanubeError | None:
-        """Why it is not durable yet, as far as that is known."""
+        """Why it is not durable yet, if that is known."""
         return None if self.done else self._acker.obstacle()
 
     def __await__(self) -> Generator[Any, None, None]:
-        self.watched = True
+        self.awaited = True
         if not self.done:
-            self._acker.hurry_acks()
+            self._acker.flush_acks_soon()
             waiter: Future[None] = self._acker.loop.create_future()
             self.waiters.append(waiter)
             yield from waiter
         if self.error is not None:
-            raise fresh(self.error)
+            raise copy_of(self.error)
 
 
 class Nacked(NamedTuple):
@@ -92,38 +92,38 @@ class Nacked(NamedTuple):
 
 
 class Postponed:
-    """Delayed nacks. A broken connection may lose one, and makes the broker deliver again what it had delivered.
+    """Delayed nacks. A broken connection may lose one, and makes the broker deliver the messages again.
 
-    So from then on, until its time has come, whatever comes of it is nacked once more for the time that is left.
+    If a message is delivered before its delay is over, it is nacked again for the rest of the delay.
     """
 
     def __init__(self) -> None:
-        self._told: deque[Nacked] = deque(maxlen=CLIENT_POSTPONED_RANGES_MAX)  # the broker keeps to these
-        self._untold: list[Nacked] = []  # the connection broke since: it may have forgotten these
+        self._sent: deque[Nacked] = deque(maxlen=CLIENT_POSTPONED_RANGES_MAX)  # the broker knows these
+        self._unsent: list[Nacked] = []  # the connection broke since: the broker may not know these
 
-    def add(self, nacked: Nacked, *, told: bool) -> None:
-        """Told: the broker was. If it does not hear of it, the connection breaks."""
-        if told:
-            self._told.append(nacked)
-        elif len(self._untold) < CLIENT_POSTPONED_RANGES_MAX:
-            self._untold.append(nacked)
+    def add(self, nacked: Nacked, *, sent: bool) -> None:
+        """`sent`: the nack was written to a connection. If it does not arrive, that connection breaks."""
+        if sent:
+            self._sent.append(nacked)
+        elif len(self._unsent) < CLIENT_POSTPONED_RANGES_MAX:
+            self._unsent.append(nacked)
 
     def clear(self) -> None:
-        self._told.clear()
-        self._untold.clear()
+        self._sent.clear()
+        self._unsent.clear()
 
     def connection_broke(self, now: float) -> None:
-        known = [*self._untold, *self._told][-CLIENT_POSTPONED_RANGES_MAX:]
-        self._untold = [nacked for nacked in known if nacked.until > now]
-        self._told.clear()
+        known = [*self._unsent, *self._sent][-CLIENT_POSTPONED_RANGES_MAX:]
+        self._unsent = [nacked for nacked in known if nacked.until > now]
+        self._sent.clear()
 
     def take(self, first: int, last: int, now: float) -> list[Nacked]:
-        """Those parts of first..last, ascending, that come too soon; the broker is about to be told again."""
-        if not self._untold:
+        """Returns the parts of first..last, ascending, whose delay is not over; the caller nacks them again."""
+        if not self._unsent:
             return []
         found: dict[int, Nacked] = {}
         left: list[Nacked] = []
-        for nacked in self._untold:
+        for nacked in self._unsent:
             if nacked.until <= now:
                 continue
             begin, end = max(first, nacked.first), min(last, nacked.last)
@@ -136,6 +136,6 @@ class Postponed:
                 left.append(nacked._replace(first=end + 1))
             if begin not in found:
                 found[begin] = nacked._replace(first=begin, last=end)
-        self._untold = left
-        self._told.extend(found.values())
+        self._unsent = left
+        self._sent.extend(found.values())
         return [found[begin] for begin in sorted(found)]

@@ -1,4 +1,4 @@
-"""Namespaces, topics, subscriptions and policies: each method is one request, and answers as the broker does."""
+"""Namespaces, topics, subscriptions and policies: each method asks the broker and returns its answer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import ObjectsFailed, ObjectsRefused, TierBusy
 from pydanube.base.names import full_name
-from pydanube.client.consumer import Start, type_of, wire_start
+from pydanube.client.arguments import plain
+from pydanube.client.consumer import Start, type_of, wire_position
 from pydanube.client.messages import Message
-from pydanube.client.reader import places_of
-from pydanube.client.values import plain
+from pydanube.client.reader import partition_positions
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
 Reply = dict[str, Any]
-VERIFIED_AT_ONCE = 2  # as many as a broker reads at a time
+VERIFIED_AT_ONCE = 2  # a broker reads this many at once
 
 
 class Admin:
@@ -34,7 +34,7 @@ class Admin:
         return await self._client.ask(verb, given)
 
     async def _pages(self, verb: str, what: str, name_of: Callable[[Any], str], **fields: Any) -> list[Any]:
-        """All that a list has, page by page; `name_of` says what the next page comes after."""
+        """Fetches a list page by page. `name_of` gives the name that the next page starts after."""
         found: list[Any] = []
         more = True
         while more:
@@ -111,8 +111,8 @@ class Admin:
     ) -> list[Message]:
         """Returns the first `count` messages from `start` on, partition by partition, without acknowledging them."""
         found: list[Message] = []
-        for place in await places_of(self._client, topic, start, partition):
-            while len(found) < count and (batches := await place.read(self._client)):
+        for position in await partition_positions(self._client, topic, start, partition):
+            while len(found) < count and (batches := await position.read(self._client)):
                 for batch in batches:
                     found += islice(batch.messages(), count - len(found))
         return found
@@ -130,8 +130,8 @@ class Admin:
     ) -> None:
         """Creates a subscription. An existing one is left unchanged."""
         named = {"topic": topic, "subscription": subscription, "type": type_of(type)}
-        place = wire_start(start, self._client.clock.wall())
-        await self._ask("subscription.create", **named, start=place, options=options)
+        position = wire_position(start, self._client.clock.wall())
+        await self._ask("subscription.create", **named, start=position, options=options)
 
     async def subscriptions(self, topic: str) -> list[Reply]:
         """Lists the subscriptions of a topic, sorted by name: type, floor, backlog, consumers."""
@@ -149,8 +149,8 @@ class Admin:
 
     async def seek_subscription(self, topic: str, subscription: str, to: Start) -> Reply:
         """Moves a subscription to earliest, latest, a time, or an offset of one partition. Consumers continue there."""
-        place = wire_start(to, self._client.clock.wall())
-        return await self._ask("subscription.seek", topic=topic, subscription=subscription, to=place)
+        position = wire_position(to, self._client.clock.wall())
+        return await self._ask("subscription.seek", topic=topic, subscription=subscription, to=position)
 
     async def skip_messages(
         self, topic: str, subscription: str, *, count: int | None = None, to: int | None = None
@@ -240,8 +240,8 @@ class Admin:
         return found
 
     async def _each_segment(self, topic: str, *, start: int = 0) -> AsyncIterator[Reply]:
-        """The same one by one, for topics that have very many."""
-        for _, name in (await self._client.topic(topic)).places():
+        """Yields the segments one by one, because a topic can have very many."""
+        for _, name in (await self._client.topic(topic)).partition_names():
             at, more = start, True
             while more:
                 reply = await self._ask("storage.segments", topic=name, start=at)
@@ -295,13 +295,13 @@ class Admin:
         named = {"topic": segment["topic"], "first": segment["first"]}
         try:
             return await self.verify_segment(**named)
-        except (ObjectsFailed, TierBusy) as error:  # the others may still be read
+        except (ObjectsFailed, TierBusy) as error:  # others may be readable
             return {**named, "segment": segment["segment"], "result": "unknown", "object_bytes": 0, "what": str(error)}
 
     async def upload_topic(self, topic: str) -> Reply:
         """Uploads everything the topic has now to object storage, and returns what was uploaded."""
         sums: Reply = {"topic": topic, "segments": 0, "messages": 0, "bytes": 0, "object_bytes": 0}
-        for _, name in (await self._client.topic(topic)).places():
+        for _, name in (await self._client.topic(topic)).partition_names():
             found = await self._finished("storage.upload", topic=name)
             for what in ("segments", "messages", "bytes", "object_bytes"):
                 sums[what] += found[what]
@@ -351,10 +351,10 @@ class Admin:
         """
         await self._ask("pipeline.forget", pipeline=name, records=records)
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- long requests -------------------------------------------------------------------------------------------------
 
     async def _finished(self, verb: str, **fields: Any) -> Reply:
-        """Asks until it is done, however long that takes."""
+        """Repeats the request until the broker has finished it."""
         ticket: int | None = None
         while not (reply := await self._ask(verb, ticket=ticket, **fields))["done"]:
             ticket = reply["ticket"]
@@ -362,6 +362,6 @@ class Admin:
 
 
 async def _next(segments: AsyncIterator[Reply], turn: asyncio.Lock) -> Reply | None:
-    """The next for one of several who share them."""
+    """The next segment, for one of several tasks that share the iterator."""
     async with turn:
         return await anext(segments, None)

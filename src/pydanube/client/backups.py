@@ -1,4 +1,4 @@
-"""Pieces of a backup, as the broker hands them out: payloads of batches, so that a checksum goes with each."""
+"""Reads pieces of a backup. The broker sends each piece as the payload of a batch, which has a checksum."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
 
-async def read_piece(client: Client, **place: Any) -> bytes:
-    """Of a file: `backup`, its `name`, `offset` and `length`."""
-    answer = await client.ask_any("backup.read", place)
+async def read_piece(client: Client, **piece: Any) -> bytes:
+    """Reads a piece of a file, given by `backup`, `name`, `offset` and `length`."""
+    answer = await client.ask_any("backup.read", piece)
     assert isinstance(answer, Batches)
     [data] = Batch.parse(answer.batches[0]).payloads()
     assert data is not None

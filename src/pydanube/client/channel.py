@@ -1,4 +1,4 @@
-"""What producers and consumers of one partition have in common: a channel that is opened again whenever it breaks."""
+"""What producers and consumers of one partition share: a channel that is opened again whenever it breaks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from pydanube.base.errors import (
 )
 from pydanube.base.retry import Backoff
 from pydanube.client.connection import Connection
-from pydanube.client.outgoing import fresh
+from pydanube.client.errors import copy_of
 from pydanube.wire.commands import Acked, Deliver, Published, Recall, Reply
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
 RETRY = Backoff(0.05, 2.0)
-HINDRANCES = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # of one partition: the others go on
+DAMAGE_ERRORS = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # damage of one partition; the others continue
 
 
 class ReopeningChannel:
-    """`connection` is set while the channel is open. Subclasses say how to open it and what to do then."""
+    """`connection` is set while the channel is open. Subclasses define how to open it and what happens then."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -37,39 +37,39 @@ class ReopeningChannel:
         self.number = 0
         self.connection: Connection | None = None
         self.closed = False
-        self._task: Task[None] | None = None  # opens it again
-        self._asking = False  # the broker may be opening it
-        self._attempts = 0  # without success in between
+        self._task: Task[None] | None = None  # opens the channel again
+        self._opening = False  # a request to open it is unanswered
+        self._attempts = 0  # since the last success
         self.reason: DanubeError | None = None  # why it is not open
-        self._full_said = False  # that the broker's disk is full, since something worked
-        self._mark: str | None = None  # of what it was opened on: when it is opened again, only the very same will do
-        self.hindrance: DanubeError | None = None  # damage on the broker's disk that it stands at, since it was told
-        self._ended: DanubeError | None = None  # by the broker, before we looked at the answer that it is open
+        self._disk_full_reported = False  # that the broker's disk is full, since something on_success
+        self._mark: str | None = None  # of the topic: another topic with the same name is refused later
+        self.damage: DanubeError | None = None  # damage on the broker's disk that it is stuck at
+        self._ended: DanubeError | None = None  # by the broker, before its answer was handled
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
 
     def opening(self) -> tuple[str, dict[str, Any]]:
-        """The verb that opens it, and its fields."""
+        """The verb that opens the channel, and its fields."""
         raise NotImplementedError
 
     def opened(self, reply: Mapping[str, Any]) -> None:
-        """It is open: go on."""
+        """Called when the channel is open."""
         raise NotImplementedError
 
     def interrupted(self, error: DanubeError) -> None:
-        """It is no longer open; it will be opened again."""
+        """Called when the channel broke and will be opened again."""
         raise NotImplementedError
 
     def given_up(self, error: DanubeError) -> None:
-        """It cannot be opened again: trying does not help."""
+        """Called when the channel is closed for good, because trying again does not help."""
         raise NotImplementedError
 
-    def mends(self, error: DanubeError) -> bool:
-        """Whether it is worth another try, now or when somebody has mended something."""
+    def may_recover(self, error: DanubeError) -> bool:
+        """Whether to try again after this error, at once or after an operator has repaired something."""
         return error.retriable
 
-    def wait_for_mending(self) -> None:
-        """It could not be opened, and is worth another try."""
+    def retry_later(self) -> None:
+        """Tries again in the background to open the channel."""
         self._attempts += 1
         self._reopen()
 
@@ -77,35 +77,35 @@ class ReopeningChannel:
 
     async def open(self) -> None:
         connection = await self.client.connection()
-        number = connection.join(self)
+        number = connection.add_channel(self)
         verb, fields = self.opening()
         if self._mark is not None:
             fields["resume"] = self._mark
-        self._asking, self._ended = True, None
+        self._opening, self._ended = True, None
         try:
             reply = await connection.request(verb, {"channel": number, **fields})
-        except DanubeError:  # refused, or there is no connection any more
-            connection.leave(number)
+        except DanubeError:  # refused, or the connection is lost
+            connection.remove_channel(number)
             raise
-        except BaseException:  # given up by whoever asked, while the broker may be opening it
-            self.let_go(connection, number)
+        except BaseException:  # cancelled, while the broker may be opening it
+            self.release(connection, number)
             raise
         finally:
-            self._asking = False
+            self._opening = False
         if self.closed:
-            self.let_go(connection, number)
+            self.release(connection, number)
             raise ClientClosed("closed while being opened")
         if connection.error is not None:
             raise type(connection.error)(*connection.error.args)
         if self._ended is not None:
-            raise fresh(self._ended)
+            raise copy_of(self._ended)
         assert isinstance(reply, Reply)
         self.number, self.connection = number, connection
         self._mark = reply.fields.get("resume")
         self.opened(reply.fields)
 
     def ended(self, error: DanubeError) -> None:
-        """The broker closed it: for good if trying again does not help, so that nothing deleted is made again."""
+        """The broker closed the channel: for good if a retry does not help, lest a deleted topic is created again."""
         self._ended = error
         if self.connection is None or self.closed:
             return
@@ -125,25 +125,25 @@ class ReopeningChannel:
         self._reopen()
 
     def reopen(self, error: DanubeError) -> None:
-        """Something went wrong on it: a new channel, and what the broker knows of us, before anything else."""
+        """Replaces the channel after an error, to learn from the broker where to continue."""
         if self.connection is not None:
             connection, self.connection = self.connection, None
-            self.let_go(connection, self.number, returning=True)
+            self.release(connection, self.number, returning=True)
             self._attempts += 1
             self.reason = error
-            self._say_if_full(error)
+            self._report_full_disk(error)
             self.interrupted(error)
             self._reopen()
 
-    def worked(self) -> None:
+    def on_success(self) -> None:
         self._attempts = 0
-        self._full_said = False
+        self._disk_full_reported = False
 
-    def _say_if_full(self, error: DanubeError) -> None:
-        """It is tried again for as long as the program waits, and that may be long without a word."""
-        if isinstance(error, DiskFull) and not self._full_said:
-            self._full_said = True
-            self.client.say("disk_full", error)
+    def _report_full_disk(self, error: DanubeError) -> None:
+        """Reports a full disk once: the client keeps trying, which may take long."""
+        if isinstance(error, DiskFull) and not self._disk_full_reported:
+            self._disk_full_reported = True
+            self.client.emit("disk_full", error)
 
     def _reopen(self) -> None:
         if self._task is None and not self.closed:
@@ -156,13 +156,11 @@ class ReopeningChannel:
                 try:
                     await self.open()
                 except DanubeError as error:
-                    if not isinstance(
-                        error, ConnectionLost
-                    ):  # the next connection is waited for, and has its own delay
+                    if not isinstance(error, ConnectionLost):  # the next connection has its own delay
                         self._attempts += 1
                     self.reason = error
-                    self._say_if_full(error)
-                    if not self.mends(error) and not self.closed:
+                    self._report_full_disk(error)
+                    if not self.may_recover(error) and not self.closed:
                         self.closed = True
                         self.given_up(error)
                         return
@@ -172,14 +170,14 @@ class ReopeningChannel:
             self._task = None
 
     def close_at_once(self) -> None:
-        """Without waiting for the broker to hear of it."""
+        """Closes the channel without waiting for the broker's answer."""
         connection = self._detach()
         if connection is not None:
-            self.let_go(connection, self.number)
+            self.release(connection, self.number)
 
     def _detach(self) -> Connection | None:
         self.closed = True
-        if self._task is not None and not self._asking:  # else it closes what the broker opens, when it has the answer
+        if self._task is not None and not self._opening:  # otherwise it closes the channel when the broker answers
             self._task.cancel()
         connection, self.connection = self.connection, None
         return connection
@@ -194,23 +192,23 @@ class ReopeningChannel:
         try:
             await self.client.within("close", connection.request("close", {"channel": self.number}))
         except DanubeError:
-            pass  # gone already, which is what was wanted
-        except BaseException:  # given up, perhaps before it was asked
-            connection.tell("close", {"channel": self.number})
+            pass  # already gone
+        except BaseException:  # interrupted, perhaps before the request was sent
+            connection.request_nowait("close", {"channel": self.number})
             raise
         finally:
-            connection.leave(self.number)
+            connection.remove_channel(self.number)
 
-    def disown(self, error: DanubeError) -> None:
-        """It belongs to another process, and so does its connection."""
+    def detach_after_fork(self, error: DanubeError) -> None:
+        """After a fork, in the child: the channel and its connection belong to the parent."""
         self.connection, self.closed, self.reason = None, True, error
 
-    def let_go(self, connection: Connection, number: int, *, returning: bool = False) -> None:
-        """With `returning` another one is opened at once: the broker is to remember who we are until then."""
-        connection.leave(number)
-        connection.tell("close", {"channel": number, **({"returning": True} if returning else {})})
+    def release(self, connection: Connection, number: int, *, returning: bool = False) -> None:
+        """Closes the channel in the background. With `returning`, the broker keeps our state for the next one."""
+        connection.remove_channel(number)
+        connection.request_nowait("close", {"channel": number, **({"returning": True} if returning else {})})
 
-    # -- what only some channels get -----------------------------------------------------------------------------------
+    # -- notices that only some kinds get ------------------------------------------------------------------------------
 
     def published(self, answer: Published) -> None: ...
 
@@ -224,6 +222,6 @@ class ReopeningChannel:
 
     def recalled(self, recall: Recall) -> None: ...
 
-    def limited(self, message_bytes_max: int | None) -> None: ...
+    def message_limit_changed(self, message_bytes_max: int | None) -> None: ...
 
-    def timed(self, ack_timeout: int | None) -> None: ...
+    def ack_timeout_changed(self, ack_timeout: int | None) -> None: ...

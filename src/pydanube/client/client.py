@@ -1,6 +1,6 @@
-"""The client: one connection, kept up, and what is opened over it.
+"""The client: keeps one connection to a broker, for its producers, consumers and readers.
 
-Reconnects by itself and says so. Producers and consumers open their channels again on their own.
+It reconnects automatically and emits events about that. Producers and consumers open their channels again themselves.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from pydanube.base.keys import KeyHash
 from pydanube.base.names import full_name
 from pydanube.base.wording import many
 from pydanube.client.admin import Admin
+from pydanube.client.arguments import Duration, seconds_of
 from pydanube.client.channel import RETRY
 from pydanube.client.connection import Connection
 from pydanube.client.consumer import Consumer, Start
-from pydanube.client.ending import Openable, close_after
-from pydanube.client.outgoing import fresh
+from pydanube.client.errors import copy_of
+from pydanube.client.lifecycle import Openable, close_after
 from pydanube.client.pipelines import Reported, report_pipeline
 from pydanube.client.producer import Producer
 from pydanube.client.reader import Reader, read_arrow
 from pydanube.client.topic_watch import TopicWatches
 from pydanube.client.transport import Dialer, SocketDialer, parse_addresses
-from pydanube.client.values import Duration, seconds_of
 from pydanube.client.waiters import Waiters
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
@@ -63,30 +63,30 @@ class TopicInfo(NamedTuple):
     topic: str
     partitions: int  # 0: not partitioned
     reliable: bool
-    partition: int | None = None  # the name is that of one partition, and has no further ones
-    key_hash: KeyHash = KeyHash.FNV1A64  # what decides the partition of a key
-    dead_letters: bool = False  # the broker made it for them
-    id: int = 0  # another if it is deleted and made again
+    partition: int | None = None  # set if the name is that of one partition
+    key_hash: KeyHash = KeyHash.FNV1A64  # maps keys to partitions
+    dead_letters: bool = False  # the broker created it for dead letters
+    id: int = 0  # a topic that is created again has another id
 
-    def places(self) -> list[tuple[int | None, str]]:
-        """Number and name of each partition; a topic without partitions is its only place."""
+    def partition_names(self) -> list[tuple[int | None, str]]:
+        """Number and name of each partition; None and the topic itself if it has none."""
         if not self.partitions:
             return [(self.partition, self.topic)]
         return [(number, f"{self.topic}-part-{number}") for number in range(self.partitions)]
 
 
-class Closing(Protocol):
+class Member(Protocol):
     """An open producer, consumer or reader."""
 
     @property
     def unsent(self) -> int:
-        """Messages that were handed over and are not answered."""
+        """The number of messages that have not been answered."""
         ...
 
     async def close(self) -> None: ...
 
-    def disown(self, error: DanubeError) -> None:
-        """It belongs to another process: whoever uses it here gets this error."""
+    def detach_after_fork(self, error: DanubeError) -> None:
+        """After a fork, in the child: it belongs to the parent, and using it raises this error."""
         ...
 
 
@@ -113,16 +113,16 @@ class Client(Openable):
         self.request_timeout = seconds_of(request_timeout)
         self.topic_watches = TopicWatches(self)
         self._connection: Connection | None = None
-        self._waiters = Waiters()  # for a connection
+        self._waiters = Waiters()  # callers that wait for a connection
         self._reason: DanubeError = ConnectionLost("not connected yet")
         self._closed: DanubeError | None = NotOpened("the client is not open yet")
         self._reconnecting: Task[None] | None = None
-        self._attempts = 0  # to connect again, since a connection last stayed
-        self._since = 0.0  # when the connection was made
-        self._members: dict[Closing, None] = {}  # open producers, consumers and readers
+        self._attempts = 0  # to reconnect, since the last stable connection
+        self._since = 0.0  # time of the last connect
+        self._members: dict[Member, None] = {}  # open producers, consumers and readers
         self._guard: AsyncGenerator[None, None] | None = None
 
-    # -- what is opened over it ----------------------------------------------------------------------------------------
+    # -- producers, consumers and readers ------------------------------------------------------------------------------
 
     def producer(self, topic: str, **options: Any) -> Producer:
         """Returns a producer for a topic. Takes the options of `Producer`."""
@@ -143,10 +143,11 @@ class Client(Openable):
         return await read_arrow(self, topic, start, end, partition)
 
     async def report_pipeline(self, name: str, run: str, **facts: Any) -> Reported:
-        """For runners of pipelines, every two seconds or so; facts are those of `client.pipelines.report_pipeline`.
+        """Reports the state of a running pipeline; its runner calls this about every two seconds.
 
-        The answer is an order, which is given again until its number is reported as `taken`. `PipelineRunning`: another
-        run has the name, also where this one was not heard of for 15 seconds.
+        Takes the facts of `client.pipelines.report_pipeline`. The answer has an order, which is repeated until its
+        number is reported as `taken`. Raises `PipelineRunning` if another run has the name, also if it took the name
+        over because this one had not reported for 15 seconds.
         """
         return await report_pipeline(self, name, run, **facts)
 
@@ -169,9 +170,9 @@ class Client(Openable):
             id=int(found["id"]),
         )
 
-    async def bounds(self, place: str) -> tuple[int, int]:
-        """Returns the first stored offset and the next offset of a topic without partitions, or of a partition."""
-        found = await self.ask("bounds", {"topic": full_name(place)})
+    async def bounds(self, topic: str) -> tuple[int, int]:
+        """Returns the first stored offset and the next offset of an unpartitioned topic, or of a partition."""
+        found = await self.ask("bounds", {"topic": full_name(topic)})
         return int(found["first"]), int(found["end"])
 
     # -- the connection ------------------------------------------------------------------------------------------------
@@ -182,13 +183,13 @@ class Client(Openable):
 
     def unreachable(self) -> DanubeError:
         """Why there is no connection."""
-        return fresh(self._reason)
+        return copy_of(self._reason)
 
     async def connection(self) -> Connection:
-        """The connection, as soon as there is one."""
+        """Waits for a connection and returns it."""
         while self._connection is None:
             if self._closed is not None:
-                raise fresh(self._closed)
+                raise copy_of(self._closed)
             await self._waiters.wait(self.loop)
         return self._connection
 
@@ -198,14 +199,14 @@ class Client(Openable):
         return answer.fields
 
     async def ask_any(self, verb: str, fields: Mapping[str, Any]) -> Reply | Batches:
-        """Waits for a connection if there is none; what the broker answers, or why there was no answer, is raised."""
+        """Sends a request, after reconnecting if need be. Raises the broker's error, or why it did not answer."""
         return await self.within(verb, self._request(verb, fields))
 
     async def _request(self, verb: str, fields: Mapping[str, Any]) -> Reply | Batches:
         return await (await self.connection()).request(verb, fields)
 
     async def within(self, verb: str, work: Coroutine[Any, Any, Result]) -> Result:
-        """What the work gives, if it gives it in the time that requests have."""
+        """Runs the work within the request timeout."""
         try:
             async with asyncio.timeout(self.request_timeout):
                 return await work
@@ -220,14 +221,14 @@ class Client(Openable):
             connection = Connection(self.loop, self._lost, address)
             try:
                 await connection.open(self._dialer)
-                if connection.error is not None:  # it ended right behind its WELCOME, when nobody listened yet
-                    raise fresh(connection.error)
+                if connection.error is not None:  # it ended right after WELCOME, before `_lost` could handle it
+                    raise copy_of(connection.error)
             except DanubeError as error:
                 self._reason = error
             else:
                 self._connection, self._since = connection, self.loop.time()
                 self._waiters.wake()
-                self.say("connected", where=f"to {address}")
+                self.emit("connected", where=f"to {address}")
                 return
         raise self.unreachable()
 
@@ -235,11 +236,11 @@ class Client(Openable):
         if connection is not self._connection:
             return
         self._connection = None
-        if self.loop.time() - self._since > RETRY.longest:  # else each one is dropped, and they become fewer
+        if self.loop.time() - self._since > RETRY.longest:  # it was stable
             self._attempts = 0
         if self._closed is None:
             self._reason = error
-            self.say("disconnected", error, where=f"from {connection.address}")
+            self.emit("disconnected", error, where=f"from {connection.address}")
             self._reconnecting = self.loop.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
@@ -249,17 +250,17 @@ class Client(Openable):
             try:
                 return await self._connect()
             except DanubeError as error:
-                self.say("connect_failed", error)
+                self.emit("connect_failed", error)
 
-    def say(self, what: str, error: DanubeError | None = None, *, where: str = "") -> None:
-        """To the log, and to the program if it wants to know."""
+    def emit(self, what: str, error: DanubeError | None = None, *, where: str = "") -> None:
+        """Logs an event and passes it to `on_event`."""
         text = f"{what.replace('_', ' ')} {where}".rstrip()
         log.log(_LEVELS.get(what, logging.WARNING), "%s%s", text, f": {error}" if error else "")
         if self._on_event is not None:
             self.call_back(self._on_event, ClientEvent(what, error))
 
     def call_back(self, function: Callable[..., object], *arguments: object) -> None:
-        """Calls the program; what it raises is the loop's to report, and harms no connection."""
+        """Calls a function of the program. Its exceptions go to the event loop's handler and do not harm the client."""
         try:
             function(*arguments)
         except Exception as error:
@@ -279,14 +280,14 @@ class Client(Openable):
         except BaseException:
             self._closed = before
             raise
-        self._guard = self._guarded()
+        self._guard = self._close_with_loop()
         await anext(self._guard)
         return self
 
-    async def _guarded(self) -> AsyncGenerator[None, None]:
-        """Stays suspended until the loop shuts down its generators, as `asyncio.run` does at its end.
+    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
+        """Stays suspended until the event loop shuts down its generators, as `asyncio.run` does at its end.
 
-        A program that has forgotten to close the client still sends what it has.
+        So a program that forgets to close the client still sends what is queued.
         """
         try:
             yield
@@ -296,7 +297,7 @@ class Client(Openable):
                 await close_after(self, asyncio.CancelledError())
 
     def check_loop(self) -> None:
-        """What a program hands over elsewhere would wait until the loop happens to wake up."""
+        """Raises in another thread or loop: calls there would wait until the client's loop happens to wake up."""
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:
@@ -305,23 +306,23 @@ class Client(Openable):
             raise OtherLoop("the client was opened on another event loop and cannot be used from this one")
 
     def forked(self) -> None:
-        """In the child of a fork: the connection is the parent's, and must not be touched."""
+        """Called in the child of a fork: the connection belongs to the parent and must not be used."""
         if self._closed is None:
             self._closed = ClientForked("the client was opened before this process forked")
             self._connection = None
             for member in self._members:
-                member.disown(self._closed)
+                member.detach_after_fork(self._closed)
             self._members.clear()
 
     def left_open(self) -> None:
-        """The process ends, and nobody has closed it."""
+        """Called when the process exits: warns if the client is still open and has unsent messages."""
         if self._closed is None and (unsent := sum(member.unsent for member in self._members)):
             log.warning("the program is exiting without closing its client; %s may not have been sent", many(unsent))
 
-    def add(self, member: Closing) -> None:
+    def add(self, member: Member) -> None:
         self._members[member] = None
 
-    def remove(self, member: Closing) -> None:
+    def remove(self, member: Member) -> None:
         self._members.pop(member, None)
 
     async def close(self) -> None:
@@ -339,7 +340,7 @@ class Client(Openable):
                 connection.end(ClientClosed("the client was closed"))
             self._waiters.wake()
         if connection is not None:
-            await connection.gone()
+            await connection.wait_closed()
         if self._guard is not None:
             await self._guard.aclose()
         failure = next((outcome for outcome in outcomes if outcome is not None), None)

@@ -1,6 +1,6 @@
-"""One connection to a broker: hello, numbered requests, channels, keepalive. Ends once, and is never opened again.
+"""One connection to a broker: hello, numbered requests, channels, keepalive. It ends once and is never reopened.
 
-Knows nothing of batches or offsets: frames of a channel go to the channel, answers to who asked.
+It knows nothing of batches or offsets: it passes frames to their channels, and answers to their callers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from pydanube import __version__
-from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError, NodeBusy, ProtocolError, error_table
+from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError, NodeBusy, ProtocolError
 from pydanube.base.limits import CLIENT_REQUESTS_AT_ONCE, CLIENT_REQUESTS_MAX
+from pydanube.client.errors import error_of
 from pydanube.client.transport import Address, Dialer, Link
 from pydanube.wire.commands import (
     Acked,
@@ -38,7 +39,7 @@ from pydanube.wire.commands import (
 from pydanube.wire.frames import PREFACE, FrameReader, Side
 
 HELLO_SECONDS = 5.0
-GONE_SECONDS = 1.0  # a peer that does not take part in the end of TLS is left
+GONE_SECONDS = 1.0  # to end TLS; then the connection is aborted
 Answer = Reply | Batches
 
 
@@ -57,9 +58,9 @@ class Channel(Protocol):
 
     def recalled(self, recall: Recall) -> None: ...
 
-    def limited(self, message_bytes_max: int | None) -> None: ...
+    def message_limit_changed(self, message_bytes_max: int | None) -> None: ...
 
-    def timed(self, ack_timeout: int | None) -> None: ...
+    def ack_timeout_changed(self, ack_timeout: int | None) -> None: ...
 
     def ended(self, error: DanubeError) -> None:
         """The broker closed the channel."""
@@ -70,14 +71,8 @@ class Channel(Protocol):
         ...
 
 
-def typed(code: str, message: str) -> DanubeError:
-    """The error that the broker named, from the one table; the root if only a newer broker has it."""
-    kind = error_table().get(code)
-    return DanubeError(f"{code}: {message}") if kind is None else kind(message)
-
-
 class Connection:
-    """Made by `open`. Calls `on_lost` once when it ends, after its channels were told."""
+    """Connects with `open`. When it ends, it notifies its channels and then calls `on_lost` once."""
 
     def __init__(
         self, loop: AbstractEventLoop, on_lost: Callable[[Connection, DanubeError], None], address: Address
@@ -90,14 +85,14 @@ class Connection:
         self._link: Link | None = None
         self._reader = FrameReader(Side.CLIENT)
         self._greeted: Future[None] = loop.create_future()
-        self._gone: Future[None] = loop.create_future()
+        self._socket_closed: Future[None] = loop.create_future()
         self._requests: dict[int, Future[Answer]] = {}
         self._turns = asyncio.Semaphore(CLIENT_REQUESTS_AT_ONCE)
         self._channels: dict[int, Channel] = {}
-        self._telling: dict[Task[None], None] = {}
+        self._unawaited: dict[Task[None], None] = {}
         self._last_request = 0
         self._last_channel = 0
-        self._heard = True  # anything since the keepalive looked
+        self._received = True  # anything since the last keepalive check
         self._keepalive: TimerHandle | None = None
 
     async def open(self, dialer: Dialer) -> None:
@@ -121,13 +116,13 @@ class Connection:
     def _give_up(self, error: DanubeError) -> DanubeError:
         self.end(error)
         if self._greeted.done() and not self._greeted.cancelled():
-            self._greeted.exception()  # it was told here
+            self._greeted.exception()  # it is raised here
         return error
 
     # -- requests and channels -----------------------------------------------------------------------------------------
 
     async def request(self, verb: str, fields: Mapping[str, Any]) -> Answer:
-        """The broker's answer; raises the error it answered with, or what the connection ended of."""
+        """Returns the broker's answer. Raises the error that it answered with, or the one that ended the connection."""
         if self.error is not None:
             raise type(self.error)(*self.error.args)
         if len(self._requests) >= CLIENT_REQUESTS_MAX:
@@ -142,44 +137,44 @@ class Connection:
         finally:
             self._requests.pop(number, None)
 
-    def tell(self, verb: str, fields: Mapping[str, Any]) -> None:
-        """A request whose answer nobody waits for. It has its turn, like the others: of more the broker does none."""
-        task = self.loop.create_task(self._told(verb, fields))
-        self._telling[task] = None
-        task.add_done_callback(self._telling.pop)
+    def request_nowait(self, verb: str, fields: Mapping[str, Any]) -> None:
+        """Sends a request without waiting for its answer. It counts toward the limit of requests at once."""
+        task = self.loop.create_task(self._request_quietly(verb, fields))
+        self._unawaited[task] = None
+        task.add_done_callback(self._unawaited.pop)
 
-    async def _told(self, verb: str, fields: Mapping[str, Any]) -> None:
-        with suppress(DanubeError):  # refused, or the connection is gone: so is what it was about
+    async def _request_quietly(self, verb: str, fields: Mapping[str, Any]) -> None:
+        with suppress(DanubeError):  # refused, or the connection and all its channels are gone
             await self.request(verb, fields)
 
     def next_request(self) -> int:
         self._last_request += 1
         return self._last_request
 
-    def join(self, channel: Channel) -> int:
-        """A number for the channel, never used before on this connection."""
+    def add_channel(self, channel: Channel) -> int:
+        """Registers a channel and returns its number, which is used only once per connection."""
         self._last_channel += 1
         self._channels[self._last_channel] = channel
         return self._last_channel
 
-    def leave(self, number: int) -> None:
+    def remove_channel(self, number: int) -> None:
         self._channels.pop(number, None)
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
         if self.error is None and self._link is not None:
             self._link.write(parts)
 
-    # -- what comes ----------------------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------------------
 
     def received(self, data: bytes) -> None:
-        self._heard = True
+        self._received = True
         try:
             for frame in self._reader.feed(data):
-                self._take(decode(frame))
-        except DanubeError as error:  # no protocol, or a damaged batch: nothing after it can be trusted
+                self._dispatch(decode(frame))
+        except DanubeError as error:  # not the protocol, or a damaged batch: nothing after it can be trusted
             self.end(error)
 
-    def _take(self, command: Command) -> None:
+    def _dispatch(self, command: Command) -> None:
         match command:
             case Published():
                 if (channel := self._channels.get(command.channel)) is not None:
@@ -194,7 +189,7 @@ class Connection:
                 if (answer := self._requests.get(command.request)) is not None and not answer.done():
                     answer.set_result(command)
             case Error():
-                self._refused(command)
+                self._on_error(command)
             case Reset():
                 if (channel := self._channels.get(command.channel)) is not None:
                     channel.reset(command.generation)
@@ -203,10 +198,10 @@ class Connection:
                     channel.recalled(command)
             case Limit():
                 if (channel := self._channels.get(command.channel)) is not None:
-                    channel.limited(command.message_bytes_max)
+                    channel.message_limit_changed(command.message_bytes_max)
             case AckTimeout():
                 if (channel := self._channels.get(command.channel)) is not None:
-                    channel.timed(command.microseconds)
+                    channel.ack_timeout_changed(command.microseconds)
             case Closed():
                 self._closed(command)
             case Ping():
@@ -220,8 +215,8 @@ class Connection:
             self._greeted.set_result(None)
         self._keepalive = self.loop.call_later(welcome.keepalive_seconds / 2, self._keep_alive, 0)
 
-    def _refused(self, refusal: Error) -> None:
-        error = typed(refusal.code, refusal.message)
+    def _on_error(self, refusal: Error) -> None:
+        error = error_of(refusal.code, refusal.message)
         answer = self._requests.get(refusal.request)
         channel = self._channels.get(refusal.channel)
         if answer is not None:
@@ -233,47 +228,47 @@ class Connection:
             self.end(error)
 
     def _closed(self, closed: Closed) -> None:
-        error = typed(closed.code, closed.message)
+        error = error_of(closed.code, closed.message)
         if not closed.channel:
             self.end(error)
         elif (channel := self._channels.pop(closed.channel, None)) is not None:
             channel.ended(error)
 
     def _keep_alive(self, silent: int) -> None:
-        """Half a period without a byte: a ping. Another half without: it is gone, whatever TCP believes."""
+        """Sends a ping after half a period of silence, and gives the connection up after another half."""
         assert self.welcome is not None
-        silent = 0 if self._heard else silent + 1
-        self._heard = False
+        silent = 0 if self._received else silent + 1
+        self._received = False
         if silent > 1:
             if self._link is not None:
-                self._link.abort()  # what waits to be sent would wait forever
+                self._link.abort()  # closing would wait for what cannot be sent
             self.end(ConnectionLost(f"the broker sent nothing for {self.welcome.keepalive_seconds:g} seconds or more"))
             return
         if silent:
             self.write(Ping().encode())
         self._keepalive = self.loop.call_later(self.welcome.keepalive_seconds / 2, self._keep_alive, silent)
 
-    # -- its end -------------------------------------------------------------------------------------------------------
+    # -- ending --------------------------------------------------------------------------------------------------------
 
-    async def gone(self) -> None:
-        """After `end`, until the socket is closed: a loop that ends before tears a TLS connection apart, loudly."""
+    async def wait_closed(self) -> None:
+        """Waits, after `end`, until the socket is closed: an event loop that ends earlier logs TLS errors."""
         if self._link is None:
             return
         try:
             async with asyncio.timeout(GONE_SECONDS):
-                await self._gone
+                await self._socket_closed
         except TimeoutError:
             self._link.abort()
 
     def lost(self, error: Exception | None) -> None:
-        if not self._gone.done():
-            self._gone.set_result(None)
+        if not self._socket_closed.done():
+            self._socket_closed.set_result(None)
         self.end(
             ConnectionLost("the broker closed the connection" if error is None else f"the connection failed: {error}")
         )
 
     def end(self, error: DanubeError) -> None:
-        """Everybody who waits is told, once."""
+        """Ends the connection and fails everything that waits for it. Later calls do nothing."""
         if self.error is not None:
             return
         self.error = error if not isinstance(error, ProtocolError) else ConnectionLost(f"unexpected data: {error}")

@@ -1,7 +1,7 @@
-"""A consumer: messages of one or more topics in the order they came, by message or by batch, and their acks.
+"""A consumer: receives messages of one or more topics, one by one or in batches, and acknowledges them.
 
-A consumer has at most `prefetch` messages of a partition that are not acknowledged: what waits here, and what its
-program has in hand. What waits here has about `prefetch_bytes` at most, of all partitions.
+Per partition, a consumer has at most `prefetch` unacknowledged messages, counting those that wait here and those that
+the program has received. Those that wait here have about `prefetch_bytes` at most, for all partitions together.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydanube.base.errors import (
     NotOpened,
     TopicNotFound,
 )
+from pydanube.base.fields import Fields
 from pydanube.base.limits import (
     CONSUMER_PREFETCH_BYTES,
     CONSUMER_PREFETCH_MESSAGES,
@@ -35,14 +36,15 @@ from pydanube.base.names import full_name, parse_topic
 from pydanube.base.ranges import ranges_of
 from pydanube.base.units import microseconds_of, moment_of
 from pydanube.client.acks import AckGroup
-from pydanube.client.channel import HINDRANCES
-from pydanube.client.ending import Openable
-from pydanube.client.feed import Feed
+from pydanube.client.arguments import Duration, Size, plain, seconds_of, size_of
+from pydanube.client.channel import DAMAGE_ERRORS
+from pydanube.client.errors import copy_of
 from pydanube.client.inbox import Inbox
+from pydanube.client.lifecycle import Openable
 from pydanube.client.messages import Deserializer, Message, MessageBatch
-from pydanube.client.outgoing import OnError, fresh
-from pydanube.client.topic_watch import Failed, Names, News, follow
-from pydanube.client.values import Duration, Size, plain, seconds_of, size_of
+from pydanube.client.partition_consumer import PartitionConsumer
+from pydanube.client.send_results import OnError
+from pydanube.client.topic_watch import FailedTopics, TopicChanges, TopicNames, follow
 from pydanube.client.waiters import Waiters
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ Start = str | int | datetime | timedelta | Mapping[str, int]
 
 
 def type_of(text: str) -> str:
-    """In any case, also as `KeyShared`."""
+    """A subscription type in any spelling, such as `KeyShared`."""
     plain = str(text).lower().replace("-", "").replace("_", "")
     for name in TYPES:
         if plain == name.replace("_", ""):
@@ -61,8 +63,8 @@ def type_of(text: str) -> str:
     raise ArgumentInvalid(f"a subscription type must be one of {', '.join(TYPES)}, got {text!r}")
 
 
-def wire_start(start: Start, now: int) -> str | int | dict[str, int]:
-    """A place as the protocol says it: earliest, latest, an offset, or {"time": µs}. Durations are before `now`."""
+def wire_position(start: Start, now: int) -> str | int | dict[str, int]:
+    """A position in the protocol: earliest, latest, an offset, or {"time": µs}. Durations are before `now`."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ArgumentInvalid("a start time needs a time zone")
@@ -92,7 +94,7 @@ class Consumer(Openable):
         *,
         subscription: str,
         pattern: str | None = None,
-        type: str = "exclusive",  # the word of the whole project for it
+        type: str = "exclusive",  # shadows the builtin: it is the word that the whole project uses
         start: Start = "latest",
         name: str | None = None,
         filters: Sequence[str] = (),
@@ -108,17 +110,15 @@ class Consumer(Openable):
             raise ArgumentInvalid("give the consumer either topics or a pattern")
         if topics is not None and not topics:
             raise ArgumentInvalid("a consumer needs at least one topic")
-        if not 0 < prefetch <= PERMITS_MAX:
-            raise ArgumentInvalid(f"prefetch must be 1 to {PERMITS_MAX}, got {prefetch}")
-        self.prefetch_bytes = size_of(prefetch_bytes)
-        if not 0 < self.prefetch_bytes <= GRANTED_BYTES_MAX:
-            raise ArgumentInvalid(f"prefetch_bytes must be 1 to {GRANTED_BYTES_MAX}, got {prefetch_bytes}")
+        given = Fields(ArgumentInvalid, {"prefetch": prefetch, "prefetch_bytes": size_of(prefetch_bytes)})
+        given.whole("prefetch", 1, PERMITS_MAX)
+        self.prefetch_bytes = given.whole("prefetch_bytes", 1, GRANTED_BYTES_MAX)
         self.client = client
         self.topics = [full_name(each) for each in ([topics] if isinstance(topics, str) else topics or ())]
         self.pattern = None if pattern is None else full_name(pattern)
         self.subscription = subscription
         self.type = type_of(type)
-        self.start = wire_start(start, client.clock.wall())
+        self.start = wire_position(start, client.clock.wall())
         self.name = name or f"consumer-{client.randomness.bytes(8).hex()}"
         self.filters = tuple(filters)
         self.reliable = reliable
@@ -127,16 +127,16 @@ class Consumer(Openable):
         self.prefetch = prefetch
         self.deserializer = deserializer
         self._on_error = on_error
-        self.outer: Any = None  # the consumer without `await` that this one serves
-        self._opened = False  # or being opened
-        self._feeds: dict[str, Feed] = {}  # by the name of the topic or partition
-        self._expected = 1  # feeds, at least, while they are opened one by one
+        self.outer: Any = None  # the synchronous consumer around this one, if any
+        self._opened = False  # true while being opened, too
+        self._sources: dict[str, PartitionConsumer] = {}  # by the name of the topic or partition
+        self._expected = 1  # number of sources expected, while they are opened one by one
         self.inbox = Inbox(self._refuse)
-        self.short: dict[Feed, None] = {}  # with little room left for what the broker may send
+        self.nearly_full: dict[PartitionConsumer, None] = {}  # sources whose prefetch is nearly used up
         self._arrivals = Waiters()
-        self._hindrance: DanubeError | None = None  # to be raised, once, by whoever waits
+        self._damage: DanubeError | None = None  # raised once, to a waiting caller
         self._closed: DanubeError | None = NotOpened(f"the consumer of {subscription!r} is not open yet")
-        self._news = News()  # topics to look at: new ones, and those that were lost
+        self._changes = TopicChanges()  # topics to look at: new ones, and deleted ones
         self._refresher: Task[None] | None = None
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -144,9 +144,9 @@ class Consumer(Openable):
     async def __aiter__(self) -> AsyncIterator[Message]:
         while True:
             rows = self.inbox.rows
-            for message in rows:  # lives on when this iteration is left
+            for message in rows:  # shared: continues if the caller leaves this iteration
                 yield message
-            if rows is self.inbox.rows and not self.inbox.advance():  # else another task is at the next batch
+            if rows is self.inbox.rows and not self.inbox.advance():  # otherwise another task has begun the next batch
                 await self._arrival()
 
     async def __anext__(self) -> Message:
@@ -159,14 +159,14 @@ class Consumer(Openable):
             if batch is None:
                 await self._arrival()
             else:
-                cast(Feed, batch.source).handed_out([(batch.first, batch.last)])
+                cast(PartitionConsumer, batch.source).handed_out([(batch.first, batch.last)])
                 yield batch
 
     async def receive(self, timeout: Duration | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
         """Returns the next message. Raises `NothingReceived` if none arrives within `timeout` seconds.
 
-        Where everything that it consumes stands at messages that are damaged on the broker's disk, it raises
-        `OffsetsDamaged` instead of waiting, every few seconds for as long as that is so.
+        If all partitions are stuck at messages that are damaged on the broker's disk, it raises `OffsetsDamaged`
+        instead of waiting, again every few seconds.
         """
         try:
             async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
@@ -190,7 +190,7 @@ class Consumer(Openable):
                     await self._arrival(count - len(found))
         except TimeoutError:
             return found
-        except DanubeError:  # nothing more will come: the next call hears of it
+        except DanubeError:  # nothing more will arrive; the next call raises it
             if found:
                 return found
             raise
@@ -204,46 +204,46 @@ class Consumer(Openable):
             self._hand_out(found)
 
     def _hand_out(self, messages: list[Message]) -> None:
-        by_feed: dict[Feed, list[int]] = {}
+        by_source: dict[PartitionConsumer, list[int]] = {}
         for message in messages:
-            by_feed.setdefault(cast(Feed, message.batch.source), []).append(message.offset)
-        for feed, offsets in by_feed.items():
-            feed.handed_out(ranges_of(sorted(offsets)))
+            by_source.setdefault(cast(PartitionConsumer, message.batch.source), []).append(message.offset)
+        for source, offsets in by_source.items():
+            source.handed_out(ranges_of(sorted(offsets)))
 
     def arrived(self, count: int) -> list[Message]:
-        """At most `count` messages that are here already; does not wait."""
+        """Returns at most `count` messages that have already arrived. Does not wait."""
         return self.inbox.arrived(count)
 
     def _refuse(self, batch: MessageBatch, error: BatchUnreadable) -> None:
-        """Nobody can do it: what becomes of it is the subscription's failure policy."""
+        """Rejects a batch that cannot be decoded, so that the subscription's failure policy applies."""
         self.nack(batch, reason=str(error))
-        self._say("unreadable", error, len(batch))
+        self._report("unreadable", error, len(batch))
 
     async def _arrival(self, wanted: int = 0) -> None:
-        """Waits for more. If so many are `wanted` at once, it is for more than fits the prefetch, if need be."""
+        """Waits for more messages. If the caller wants `wanted` at once, allows more than `prefetch` of them."""
         if self._closed is not None:
-            raise fresh(self._closed)
-        if self._hindrance is not None and self._stands_still:
-            error, self._hindrance = self._hindrance, None
-            raise fresh(error)
-        for feed in list(self.short):
-            feed.hurry()
+            raise copy_of(self._closed)
+        if self._damage is not None and self._all_damaged:
+            error, self._damage = self._damage, None
+            raise copy_of(error)
+        for source in list(self.nearly_full):
+            source.make_room()
             if wanted:
-                feed.lend(min(wanted, PERMITS_MAX))
+                source.lend(min(wanted, PERMITS_MAX))
         await self._arrivals.wait(self.client.loop)
 
     @property
-    def hungry(self) -> bool:
-        """Nothing waits here, and somebody waits for more."""
+    def has_waiters(self) -> bool:
+        """Whether someone waits for messages, and none are here."""
         return bool(self._arrivals)
 
     def _nothing(self, timeout: Duration | None) -> str:
         text = f"no message for {self.subscription!r} within {timeout} seconds"
-        full = [feed for feed in self._feeds.values() if feed.unacked >= self.prefetch]
-        if hindered := [feed.hindrance for feed in self._feeds.values() if feed.hindrance is not None]:
-            text += f"; {hindered[0]}"
+        full = [source for source in self._sources.values() if source.unacked >= self.prefetch]
+        if damaged := [source.damage for source in self._sources.values() if source.damage is not None]:
+            text += f"; {damaged[0]}"
         elif full:
-            text += f"; {full[0].place} has sent {self.prefetch} messages (prefetch) that are not acknowledged yet"
+            text += f"; {full[0].name} has sent {self.prefetch} messages (prefetch) that are not acknowledged yet"
         return text
 
     # -- acknowledging -------------------------------------------------------------------------------------------------
@@ -256,15 +256,15 @@ class Consumer(Openable):
         """
         if type(what) is Message:
             batch, offset = what[0], what[1]
-            feed: Feed = batch.source  # type: ignore[assignment]  # a cast would cost as much as the rest
-            return feed.ack(offset, offset, batch.generation)
+            source: PartitionConsumer = batch.source  # type: ignore[assignment]  # a cast would double the cost
+            return source.ack(offset, offset, batch.generation)
         batch = cast(MessageBatch, what)
-        return cast(Feed, batch.source).ack(batch.first, batch.last, batch.generation)
+        return cast(PartitionConsumer, batch.source).ack(batch.first, batch.last, batch.generation)
 
     def ack_all(self, what: Message | MessageBatch) -> AckGroup:
         """Acknowledges the message and everything before it in its partition."""
         batch, _, last = _range_of(what)
-        return cast(Feed, batch.source).ack_all(last, batch.generation)
+        return cast(PartitionConsumer, batch.source).ack_all(last, batch.generation)
 
     def nack(self, what: Message | MessageBatch, delay: Duration = 0.0, reason: str = "") -> None:
         """Rejects the message: the broker delivers it again after at least `delay` seconds.
@@ -274,9 +274,9 @@ class Consumer(Openable):
         their delay is over.
         """
         batch, first, last = _range_of(what)
-        cast(Feed, batch.source).nack(first, last, batch.generation, seconds_of(delay), reason)
+        cast(PartitionConsumer, batch.source).nack(first, last, batch.generation, seconds_of(delay), reason)
 
-    # -- steering ------------------------------------------------------------------------------------------------------
+    # -- pausing and seeking -------------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
         """Stops deliveries to the whole subscription until `resume`."""
@@ -291,34 +291,34 @@ class Consumer(Openable):
 
         Messages received before can no longer be acknowledged. An offset needs the partition if the topic has several.
         """
-        feeds = [feed for feed in self._feeds.values() if partition is None or feed.partition == partition]
-        place = wire_start(to, self.client.clock.wall())
-        if not feeds or (type(place) is int and len(feeds) > 1):
-            raise ArgumentInvalid(f"seek({to!r}) works on one partition; this consumer has {len(feeds)}")
-        for feed in feeds:
-            fields = {"offset": place} if not isinstance(place, dict) else place
-            if isinstance(place, str):
-                first, end = await self.client.bounds(feed.place)
-                fields = {"offset": first if place == "earliest" else end}
-            reply = await feed.ask("seek", fields)
+        sources = [source for source in self._sources.values() if partition is None or source.partition == partition]
+        target = wire_position(to, self.client.clock.wall())
+        if not sources or (type(target) is int and len(sources) > 1):
+            raise ArgumentInvalid(f"seek({to!r}) works on one partition; this consumer has {len(sources)}")
+        for source in sources:
+            fields = {"offset": target} if not isinstance(target, dict) else target
+            if isinstance(target, str):
+                first, end = await self.client.bounds(source.name)
+                fields = {"offset": first if target == "earliest" else end}
+            reply = await source.ask("seek", fields)
             if "generation" in reply:
-                feed.reset(int(reply["generation"]))
+                source.reset(int(reply["generation"]))
 
     async def _ask_all(self, verb: str) -> None:
-        for feed in list(self._feeds.values()):
-            await feed.ask(verb, {})
+        for source in list(self._sources.values()):
+            await source.ask(verb, {})
 
     @property
     def partitions(self) -> list[tuple[str, int | None]]:
-        """Topic and partition of everything it consumes."""
-        return [(feed.topic, feed.partition) for feed in self._feeds.values()]
+        """The topics and partitions that it receives from."""
+        return [(source.topic, source.partition) for source in self._sources.values()]
 
-    # -- for its feeds -------------------------------------------------------------------------------------------------
+    # -- called by its sources -----------------------------------------------------------------------------------------
 
     @property
     def share_bytes(self) -> int:
-        """What one of them may bring before the program takes some of it."""
-        return max(1, self.prefetch_bytes // max(self._expected, len(self._feeds)))
+        """How many bytes of one source may wait here."""
+        return max(1, self.prefetch_bytes // max(self._expected, len(self._sources)))
 
     def put(self, batch: MessageBatch) -> None:
         self.inbox.put(batch)
@@ -326,34 +326,32 @@ class Consumer(Openable):
             self._arrivals.wake()
 
     def ack_failed(self, error: DanubeError, count: int) -> None:
-        """Of messages whose acks nobody awaits."""
-        self._say("ack_failed", error, count)
+        """Acks failed that no one awaits."""
+        self._report("ack_failed", error, count)
 
-    def hindered(self, error: DanubeError, *, new: bool) -> None:
-        """The broker cannot read on for a feed. Whoever waits is told if no other feed can bring anything."""
+    def on_damage(self, error: DanubeError, *, new: bool) -> None:
+        """A source is stuck at damaged messages. Callers that wait get the error if all sources are."""
         if new:
-            self._say("damaged", error, 0)
-        self._hindrance = error
-        if self._stands_still:
+            self._report("damaged", error, 0)
+        self._damage = error
+        if self._all_damaged:
             self._arrivals.wake()
 
     @property
-    def _stands_still(self) -> bool:
-        return all(feed.hindrance is not None for feed in self._feeds.values())
+    def _all_damaged(self) -> bool:
+        return all(source.damage is not None for source in self._sources.values())
 
-    def _say(self, what: str, error: DanubeError, count: int) -> None:
-        self.client.say(what, error)
+    def _report(self, what: str, error: DanubeError, count: int) -> None:
+        self.client.emit(what, error)
         if self._on_error is not None:
             self.client.call_back(self._on_error, error, count)
 
-    def lose(self, feed: Feed, error: DanubeError) -> None:
-        """A feed is gone for good; what has arrived may still be taken. A pattern continues without a deleted topic."""
-        self.short.pop(feed, None)
+    def partition_failed(self, source: PartitionConsumer, error: DanubeError) -> None:
+        """A source failed for good. Messages that have arrived stay. A pattern continues without a deleted topic."""
+        self.nearly_full.pop(source, None)
         if self.pattern is not None and isinstance(error, TopicNotFound):
-            self._feeds.pop(feed.place, None)
-            self._news.add(
-                [feed.topic]
-            )  # made again, perhaps: what the broker said of that came while this one was here
+            self._sources.pop(source.name, None)
+            self._changes.add([source.topic])  # it may have been created again before this was noticed
         elif self._closed is None:
             self._closed = error
             if self._refresher is not None:
@@ -370,28 +368,28 @@ class Consumer(Openable):
         try:
             await self._join(None, self.start, create=self.create)
         except BaseException:
-            feeds, self._feeds, self._opened = self._feeds, {}, False
+            sources, self._sources, self._opened = self._sources, {}, False
             self.inbox.clear()
-            for feed in feeds.values():
-                feed.close_at_once()
+            for source in sources.values():
+                source.close_at_once()
             raise
         self._closed = None
         self.client.add(self)
-        if self.pattern is not None or any(feed.partition is not None for feed in self._feeds.values()):
+        if self.pattern is not None or any(source.partition is not None for source in self._sources.values()):
             self._refresher = self.client.loop.create_task(self._refresh())
         return self
 
-    async def _join(self, changed: Names, start: Any, *, create: bool) -> None:
-        """Opens a feed for every partition that has none yet, of the topics that have changed or of all."""
+    async def _join(self, changed: TopicNames, start: Any, *, create: bool) -> None:
+        """Opens a source for every partition that has none yet, of the changed topics, or of all."""
         names = await self._wanted(changed)
         self._expected = len(names)
         for name in names:
             await self._join_topic(name, start, create=create)
         self._expected = 1
 
-    async def _join_changed(self, changed: Names) -> Failed:
-        """Whatever can be joined is; the others are told, and come again."""
-        failed: Failed = {}
+    async def _join_changed(self, changed: TopicNames) -> FailedTopics:
+        """Opens sources for changed topics. Returns the topics that failed, which will be tried again."""
+        failed: FailedTopics = {}
         for name in await self._wanted(changed):
             try:
                 await self._join_topic(name, None, create=False)
@@ -410,30 +408,30 @@ class Consumer(Openable):
         if found.dead_letters and self.pattern not in (None, name):
             return  # a pattern would follow its own dead letters
         if not found.reliable and (start is None or self.pattern is not None):
-            start = "latest"  # it keeps nothing to start at
+            start = "latest"  # it stores nothing, so there is no other position
         elif start is None:
-            start = "earliest"  # it is new
-        hindered: dict[Feed, DanubeError] = {}
-        places = found.places()
-        self._expected = max(self._expected, len(self._feeds.keys() | {place for _, place in places}))
-        for partition, place in places:
-            if place not in self._feeds:
-                feed = self._feeds[place] = Feed(self, name, partition, place, start)
+            start = "earliest"  # a new topic or partition
+        damaged: dict[PartitionConsumer, DanubeError] = {}
+        partitions = found.partition_names()
+        self._expected = max(self._expected, len(self._sources.keys() | {each for _, each in partitions}))
+        for number, each in partitions:
+            if each not in self._sources:
+                source = self._sources[each] = PartitionConsumer(self, name, number, each, start)
                 try:
-                    await self.client.within("open_consumer", feed.open())
+                    await self.client.within("open_consumer", source.open())
                 except BaseException as error:
-                    if not isinstance(error, HINDRANCES) or not feed.mends(error):
-                        self._feeds.pop(place, None)
+                    if not isinstance(error, DAMAGE_ERRORS) or not source.may_recover(error):
+                        self._sources.pop(each, None)
                         raise
-                    hindered[feed] = error
-        if len(hindered) == len(places):
-            for feed in hindered:
-                del self._feeds[feed.place]
-            raise next(iter(hindered.values()))
-        for feed in hindered:
-            feed.wait_for_mending()
+                    damaged[source] = error
+        if len(damaged) == len(partitions):
+            for source in damaged:
+                del self._sources[source.name]
+            raise next(iter(damaged.values()))
+        for source in damaged:
+            source.retry_later()
 
-    async def _wanted(self, changed: Names) -> list[str]:
+    async def _wanted(self, changed: TopicNames) -> list[str]:
         if self.pattern is None:
             return [name for name in self.topics if changed is None or str(parse_topic(name).whole) in changed]
         if changed is None:
@@ -444,7 +442,7 @@ class Consumer(Openable):
         namespaces = {parse_topic(name).namespace for name in self.topics}
         if self.pattern is not None:
             namespaces.add(_namespace_of(self.pattern))
-        await follow(self.client, namespaces, self._join_changed, self._news)
+        await follow(self.client, namespaces, self._join_changed, self._changes)
 
     async def close(self) -> None:
         """Sends pending acks, then leaves. Unacknowledged messages go to other consumers."""
@@ -453,12 +451,12 @@ class Consumer(Openable):
         try:
             if self._refresher is not None:
                 self._refresher.cancel()
-                await asyncio.wait([self._refresher])  # it takes back what it was opening
-            for feed in list(self._feeds.values()):  # one whose topic is deleted meanwhile leaves
-                await feed.close()
+                await asyncio.wait([self._refresher])  # it closes what it was opening
+            for source in list(self._sources.values()):  # a copy: a source leaves if its topic is deleted
+                await source.close()
         finally:
-            for feed in list(self._feeds.values()):  # also when the closing was given up: who waits for them is told
-                feed.abandon()
+            for source in list(self._sources.values()):  # also if closing was interrupted: their callers get an error
+                source.abandon()
             self.inbox.clear()
             self._arrivals.wake()
 
@@ -470,16 +468,16 @@ class Consumer(Openable):
     def unsent(self) -> int:
         return 0
 
-    def disown(self, error: DanubeError) -> None:
-        """It belongs to another process: whoever uses it here gets this error."""
+    def detach_after_fork(self, error: DanubeError) -> None:
+        """After a fork, in the child: the consumer belongs to the parent, and using it raises this error."""
         self._closed = error
         self.inbox.clear()
-        for feed in self._feeds.values():
-            feed.disown(error)
+        for source in self._sources.values():
+            source.detach_after_fork(error)
 
 
 def _namespace_of(pattern: str) -> str:
-    """A pattern matches within one namespace."""
+    """The namespace of a pattern, which must not contain wildcards."""
     _, namespace, *rest = pattern.split("/") if pattern.startswith("/") else ("", "")
     if len(rest) != 1 or any(mark in namespace for mark in "*?["):
         raise ArgumentInvalid(f"a pattern must look like /namespace/pattern, got {pattern!r}")

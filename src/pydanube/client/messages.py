@@ -1,4 +1,4 @@
-"""What a consumer gets: batches as they were delivered, and the messages in them, decoded when they are looked at."""
+"""Messages and batches of messages, as consumers and readers return them. Columns are decoded on first use."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydanube.base.errors import ArgumentInvalid, BatchDamaged, BatchInvalid, BatchUnreadable, DanubeError
-from pydanube.client.values import Duration
+from pydanube.client.arguments import Duration
 from pydanube.wire.arrow import to_record_batch
 from pydanube.wire.batch import Batch
-from pydanube.wire.columns import Column, Kind, kind_of
+from pydanube.wire.columns import Column, ColumnKind, kind_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +23,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Source(Protocol):
-    """Where a batch came from."""
+    """The partition that a batch came from."""
 
     topic: str  # without the partition
     partition: int | None
@@ -33,7 +33,7 @@ class Source(Protocol):
 class Message(NamedTuple):
     """One message. Times are microseconds since 1970."""
 
-    batch: MessageBatch  # it was delivered with
+    batch: MessageBatch  # the batch that it was delivered in
     offset: int
     payload: bytes | None  # None is a tombstone, b"" an empty message
     key_bytes: bytes | None
@@ -43,7 +43,7 @@ class Message(NamedTuple):
 
     @property
     def key(self) -> str | None:
-        """As text. `key_bytes` has it as it was sent; sending this text again gives the same bytes."""
+        """The key as text. `key_bytes` is the key as it was sent; sending this text gives the same bytes."""
         return None if self.key_bytes is None else self.key_bytes.decode("utf-8", "surrogateescape")
 
     @property
@@ -86,25 +86,25 @@ class Message(NamedTuple):
         """The producer's number for this message."""
         return self.batch.content.first_sequence + self.offset - self.batch.content.base_offset
 
-    # -- what becomes of it --------------------------------------------------------------------------------------------
+    # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def ack(self) -> Any:
-        """As `consumer.ack(message)`: `await` it, or without asyncio ask for its `result()`, to know it is durable."""
+        """Like `consumer.ack(message)`. To wait until it is durable, `await` it, or call `result()` without asyncio."""
         return self.batch.consumer.ack(self)
 
     def nack(self, delay: Duration = 0.0, reason: str = "") -> None:
-        """As `consumer.nack(message)`."""
+        """Like `consumer.nack(message)`."""
         self.batch.consumer.nack(self, delay, reason)
 
     # -- as a value ----------------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        """The same message of the same topic, also delivered again or brought from another process."""
+        """Whether it is the same message of the same topic, even if delivered again or pickled."""
         if not isinstance(other, Message):
             return NotImplemented
         return (self.topic, self.partition, *self[1:]) == (other.topic, other.partition, *other[1:])
 
-    def __ne__(self, other: object) -> bool:  # that of tuples would compare the batches
+    def __ne__(self, other: object) -> bool:  # tuples would compare the batches
         return not self == other
 
     def __hash__(self) -> int:
@@ -114,22 +114,22 @@ class Message(NamedTuple):
         return self
 
     def __deepcopy__(self, memo: Any) -> Message:
-        return self  # nothing of it changes
+        return self  # it is immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For other processes: all of the message, none of the batch around it, and no way to acknowledge it."""
+        """Pickles the message without the rest of its batch. The copy cannot be acknowledged."""
         return _only, (self.batch.alone(self.offset),)
 
     def __repr__(self) -> str:
         return f"<Message {self.topic} {self.offset}, {len(self.payload or b'')} bytes>"
 
 
-_MESSAGE_OF: Callable[[tuple[Any, ...]], Message] = partial(tuple.__new__, Message)  # half the time of Message(…)
+_MESSAGE_OF: Callable[[tuple[Any, ...]], Message] = partial(tuple.__new__, Message)  # twice as fast as Message(…)
 
 
 @dataclass(slots=True)
 class Origin:
-    """Where messages came from that were brought to another process."""
+    """The origin of unpickled messages."""
 
     topic: str
     partition: int | None
@@ -145,7 +145,7 @@ def _restored(origin: Origin, content: bytes, first: int, last: int, attempt: in
 
 
 class MessageBatch:
-    """Messages first..last of a batch, as one delivery brought them. `content` is the whole batch."""
+    """Messages first..last of a batch, as they were delivered. `content` is the whole batch."""
 
     __slots__ = ("_delivery_times", "_payloads", "content", "first", "generation", "last", "redelivery_count", "source")
 
@@ -171,12 +171,12 @@ class MessageBatch:
 
     @property
     def offsets(self) -> range:
-        """One for each message, ascending."""
+        """The offset of each message, ascending."""
         return range(self.first, self.last + 1)
 
     @property
     def payloads(self) -> list[bytes | None]:
-        """As they were sent; None for a tombstone."""
+        """The payloads as they were sent; None for a tombstone."""
         if self._payloads is None:
             self._payloads = self._rows(self.content.payloads())
         return self._payloads
@@ -190,16 +190,16 @@ class MessageBatch:
 
     @property
     def values(self) -> list[Any]:
-        """The payloads as the deserializer reads them."""
+        """The deserialized payloads."""
         return list(map(self.read, self.payloads))
 
     @property
     def keys(self) -> list[bytes | None]:
-        """As they were sent; None for a message without a key."""
+        """The keys as they were sent; None for a message without a key."""
         return self._rows(self.content.keys())
 
     def messages(self, offsets: Iterable[int] | None = None) -> Iterator[Message]:
-        """Raises `BatchUnreadable` here, not while it is iterated. `offsets` are its own, as an iterator to watch."""
+        """Returns the messages. Raises `BatchUnreadable` at once, not during iteration."""
         try:
             return self._messages(self.offsets if offsets is None else offsets)
         except (BatchInvalid, BatchDamaged) as error:
@@ -212,21 +212,20 @@ class MessageBatch:
         attributes: Any = repeat(_NOTHING)
         publish_times: Any = repeat(content.publish_time)
         event_times: Any = repeat(None)
-        if kind_of(columns, Column.KEY) != Kind.ABSENT:
+        if kind_of(columns, Column.KEY) != ColumnKind.ABSENT:
             keys = self._rows(content.keys())
-        if kind_of(columns, Column.ATTRIBUTES) != Kind.ABSENT:
+        if kind_of(columns, Column.ATTRIBUTES) != ColumnKind.ABSENT:
             attributes = [each or _NOTHING for each in self._rows(content.attributes())]
-        if kind_of(columns, Column.PUBLISH_TIME) != Kind.ABSENT:
+        if kind_of(columns, Column.PUBLISH_TIME) != ColumnKind.ABSENT:
             publish_times = self._rows(content.publish_times())
-        if kind_of(columns, Column.EVENT_TIME) != Kind.ABSENT:
+        if kind_of(columns, Column.EVENT_TIME) != ColumnKind.ABSENT:
             event_times = self._rows(content.event_times())
-        rows = zip(
-            repeat(self), offsets, self.payloads, keys, attributes, publish_times, event_times, strict=False
-        )  # the repeats have no end
+        columns_of_rows = (repeat(self), offsets, self.payloads, keys, attributes, publish_times, event_times)
+        rows = zip(*columns_of_rows, strict=False)  # `repeat` never ends
         return map(_MESSAGE_OF, rows)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """All columns, under the names that Parquet and Spark use. Needs `pip install pydanube[arrow]`."""
+        """Returns all columns, under the names that Parquet and Spark use. Needs `pip install pydanube[arrow]`."""
         try:
             whole = to_record_batch(self.content, derived=True)
         except (BatchInvalid, BatchDamaged) as error:
@@ -244,7 +243,7 @@ class MessageBatch:
         return consumer.outer or consumer
 
     def alone(self, offset: int) -> MessageBatch:
-        """One message, with nothing of the others."""
+        """A batch with only this message."""
         content = self.content.slice(offset - self.content.base_offset, 1)
         return MessageBatch(self.source, content, offset, offset, self.redelivery_count, self.generation)
 
@@ -254,12 +253,12 @@ class MessageBatch:
         return _restored, (origin, content, self.first, self.last, self.redelivery_count)
 
     def part(self, first: int, last: int) -> MessageBatch:
-        """Some of its messages, delivered as they were."""
+        """A batch with some of its messages, which shares the content."""
         return MessageBatch(self.source, self.content, first, last, self.redelivery_count, self.generation)
 
     def _unreadable(self, error: DanubeError) -> BatchUnreadable:
-        place = self.topic if self.partition is None else f"partition {self.partition} of {self.topic}"
-        return BatchUnreadable(f"messages {self.first}..{self.last} of {place} cannot be read: {error}")
+        origin = self.topic if self.partition is None else f"partition {self.partition} of {self.topic}"
+        return BatchUnreadable(f"messages {self.first}..{self.last} of {origin} cannot be read: {error}")
 
     def read(self, payload: bytes | None) -> Any:
         deserializer = self.source.deserializer

@@ -1,4 +1,4 @@
-"""How a runner tells the broker of its pipeline: one request, cut to what a request may have."""
+"""The report of a running pipeline to the broker: one request, shortened to the size limits of requests."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Reported(NamedTuple):
-    """What the broker answered."""
+    """The broker's answer to a report."""
 
     order: str  # none, stop or restart; repeated until its number is reported as `taken`
     number: int
-    lines: int  # how many of the lines were sent; the others are for the next report
+    lines: int  # how many lines were sent; the others belong in the next report
 
 
 async def report_pipeline(
@@ -58,7 +58,7 @@ async def report_pipeline(
 
 
 def _fitting(lines: Sequence[str]) -> Iterator[str]:
-    """As many as one report has room for, each cut to the longest there may be."""
+    """Yields as many lines as fit one report, each cut to the maximum length."""
     size = 0
     for line in lines[:PIPELINE_LINES_REPORTED_MAX]:
         line = _cut(line, PIPELINE_LINE_CHARACTERS_MAX)
@@ -69,10 +69,10 @@ def _fitting(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _finite(value: float | None) -> float | None:
-    """A rate over no time is no number."""
+    """None for infinity and NaN, such as a rate over no time."""
     return value if value is not None and isfinite(value) else None
 
 
 def _cut(text: str, characters_max: int) -> str:
-    text = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text that can be sent
+    text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates cannot be sent
     return text if len(text) <= characters_max else text[: characters_max - 1] + "…"

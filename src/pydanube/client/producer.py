@@ -1,4 +1,4 @@
-"""A producer: takes messages one by one or in lists, and spreads them over the lanes of its topic's partitions.
+"""A producer: takes messages one by one or in lists, and spreads them over the partitions of its topic.
 
 `send` is a plain call and must stay one of the cheapest things in the client: per message it appends to a list, counts
 bytes and makes one small object. Everything else happens per batch.
@@ -32,15 +32,7 @@ from pydanube.base.limits import (
     SECOND,
 )
 from pydanube.base.names import full_name
-from pydanube.client.bulk import Bulk
-from pydanube.client.channel import HINDRANCES
-from pydanube.client.ending import Openable
-from pydanube.client.failures import Failures
-from pydanube.client.lane import Lane
-from pydanube.client.line import InLine, Line
-from pydanube.client.outgoing import Handed, OnError, Outgoing, Receipt, Receipts, Sent, SentMany, fresh
-from pydanube.client.topic_watch import follow_topic
-from pydanube.client.values import (
+from pydanube.client.arguments import (
     Duration,
     Size,
     When,
@@ -52,12 +44,22 @@ from pydanube.client.values import (
     seconds_of,
     size_of,
 )
+from pydanube.client.bulk_send import BulkSend
+from pydanube.client.channel import DAMAGE_ERRORS
+from pydanube.client.errors import copy_of
+from pydanube.client.failures import Failures
+from pydanube.client.lifecycle import Openable
+from pydanube.client.outgoing_batch import OutgoingBatch, Receipt
+from pydanube.client.partition_producer import PartitionProducer
+from pydanube.client.send_queue import QueuedSend, SendQueue
+from pydanube.client.send_results import OnError, Receipts, SendResult, SentMessage, SentMessages
+from pydanube.client.topic_watch import follow_topic
 from pydanube.client.waiters import Waiters
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
-MESSAGE_BYTES_MAX = BATCH_BYTES_MAX - 64 * KIB  # with its key, and the columns around it, it fits a batch
+MESSAGE_BYTES_MAX = BATCH_BYTES_MAX - 64 * KIB  # leaves room in a batch for the key and the other columns
 Serializer = Callable[[Any], bytes | None]
 
 
@@ -65,7 +67,7 @@ class _Message(NamedTuple):
     """One message, checked and ready to be put into a batch."""
 
     payload: bytes | None
-    size: int  # with what goes along
+    size: int  # with key, attributes and overhead
     key: bytes | None
     attributes: Mapping[str, str] | None
     event_time: int | None
@@ -97,8 +99,8 @@ class Producer(Openable):
         topic = full_name(topic)
         self.client = client
         self.topic = topic
-        self.new = name is None  # nobody has used the name before, and nobody will again
-        self.fresh = fresh or self.new  # its user vouches that it sends nothing that was sent under the name before
+        self.new = name is None  # a random name, which is used only once
+        self.fresh = fresh or self.new  # the program promises not to send again what was sent under this name
         self.name = name or f"producer-{client.randomness.bytes(8).hex()}"
         self.reliable = reliable
         self.create = create
@@ -108,22 +110,22 @@ class Producer(Openable):
         self._failures = Failures(client, topic, on_error)
         self._linger = seconds_of(linger)
         self.batch_bytes = min(size_of(batch_bytes), BATCH_BYTES_MAX // 4)
-        self._message_bytes_max: int | None = None  # of a payload, as the topic's policies have it
-        self._plain_bytes_max = self.batch_bytes  # a message that joins others in a batch without a closer look
+        self._message_bytes_max: int | None = None  # the topic's limit for a payload
+        self._plain_bytes_max = self.batch_bytes  # messages up to this size take the fast path of `send`
         self._last_row = min(batch_messages, BATCH_MESSAGES_MAX) - 1
         self.buffer_bytes = max(1, size_of(buffer_bytes))
-        self._buffered = 0  # of sealed batches; those being filled come on top, one for each partition at most
-        self._lanes: list[Lane] = []
+        self._buffered = 0  # bytes of sealed batches; at most one more per partition is being filled
+        self._partitions: list[PartitionProducer] = []
         self._turn = 0
-        self._hash: Callable[[bytes], int]  # of keys, as the topic has it
-        self._lane = cast(Lane, _Nowhere())  # takes the keyless messages now
+        self._hash: Callable[[bytes], int]  # the key hash of the topic
+        self._current = cast(PartitionProducer, _NotOpen())  # where messages without a key go now
         self._closed: DanubeError | None = NotOpened(f"the producer of {topic} is not open yet")
         self._room = Waiters()
-        self._line = Line(self)
-        self._in_line = self._line.queue  # empty most of the time
+        self._queue = SendQueue(self)
+        self._queued = self._queue.items  # usually empty
         self._making_room = False
-        self._opened = False  # or being opened
-        self._opening: list[Lane] = []  # of partitions that are new
+        self._opened = False  # true while being opened, too
+        self._opening: list[PartitionProducer] = []  # new partitions
         self._refresher: Task[None] | None = None
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class Producer(Openable):
         delivery_time: When | None = None,
         delay: Duration | None = None,
         sequence: int | None = None,
-    ) -> Handed[Receipt]:
+    ) -> SendResult[Receipt]:
         """Queues a message and returns at once. `await` the result for its receipt, or ignore it.
 
         The message is sent at once if nothing is in flight, and otherwise together with others when that is answered;
@@ -150,30 +152,30 @@ class Producer(Openable):
         `SequenceGap`. See `last_sequence`.
         """
         if delay is not None:
-            delivery_time = self._due(delay, delivery_time)
+            delivery_time = self._delivery_time(delay, delivery_time)
         if self._serializer is not None:
             payload = self._serializer(payload)
         if type(payload) is not bytes:
             payload = payload_of(payload)
         size = len(payload) + MESSAGE_OVERHEAD_BYTES if payload else MESSAGE_OVERHEAD_BYTES
         if key is None and attributes is None and event_time is None and delivery_time is None and sequence is None:
-            outgoing = self._lane.filling  # empty while anything stands in the way: see `_hold_back`
+            outgoing = self._current.filling  # empty if messages must wait: see `_seal_all`
             row = len(outgoing.payloads)
             if row and size <= self._plain_bytes_max:
                 outgoing.payloads.append(payload)
                 outgoing.bytes = size = outgoing.bytes + size
                 if size >= self.batch_bytes or row >= self._last_row:
-                    self._full(outgoing.way)  # type: ignore[arg-type]  # a lane: every way of a producer is
-                return Sent(outgoing, row)
+                    self._send_batch(outgoing.partition)  # type: ignore[arg-type]  # always a PartitionProducer
+                return SentMessage(outgoing, row)
         if self._closed is not None:
-            raise fresh(self._closed)
+            raise copy_of(self._closed)
         message = self._checked(payload, size, key, attributes, event_time, delivery_time, sequence)
-        if self._in_line or self._buffered >= self.buffer_bytes:
-            self._hold_back()
-            return self._line.join(lambda: self._put(message), message.size, 1)
+        if self._queued or self._buffered >= self.buffer_bytes:
+            self._seal_all()
+            return self._queue.join(lambda: self._put(message), message.size, 1)
         return self._put(message)
 
-    def _due(self, delay: Duration, delivery_time: When | None) -> int:
+    def _delivery_time(self, delay: Duration, delivery_time: When | None) -> int:
         if delivery_time is not None:
             raise ArgumentInvalid("pass either delay or delivery_time, not both")
         seconds = seconds_of(delay)
@@ -181,9 +183,9 @@ class Producer(Openable):
             raise ArgumentInvalid(f"a delay must not be negative, got {delay}")
         return self.client.clock.wall() + round(seconds * SECOND)
 
-    def send_nowait(self, payload: Any, **options: Any) -> Handed[Receipt]:
+    def send_nowait(self, payload: Any, **options: Any) -> SendResult[Receipt]:
         """Like `send`, but raises `ProducerBusy` while the buffer is full. Takes the options of `send`."""
-        if self.full or self._line:
+        if self.full or self._queue:
             raise ProducerBusy(f"{self._buffered} bytes sent to {self.topic} are not acknowledged yet")
         return self.send(payload, **options)
 
@@ -197,7 +199,7 @@ class Producer(Openable):
         delivery_time: When | None,
         sequence: int | None,
     ) -> _Message:
-        """Everything that belongs to a message, before any of it is kept; raises what is wrong with it."""
+        """Checks everything that belongs to a message, before any of it is kept."""
         name = None if key is None else key_of(key)
         happened = None if event_time is None else microseconds_of(event_time)
         due = None if delivery_time is None else microseconds_of(delivery_time)
@@ -212,20 +214,20 @@ class Producer(Openable):
         return _Message(payload, size, name, texts, happened, due, sequence)
 
     def _check_size(self, largest: int) -> None:
-        """Raises if the topic takes no payload of this size, as far as its broker has said."""
+        """Raises if the payload is larger than the topic allows, as far as the broker has said."""
         limit = self._message_bytes_max
         if limit is not None and largest > limit:
             raise MessageTooLarge(f"{self.topic} accepts messages of at most {limit} bytes, this one has {largest}")
 
-    def _put(self, message: _Message) -> Sent:
-        """There is room: the message is kept."""
+    def _put(self, message: _Message) -> SentMessage:
+        """Puts the message into a batch; there is room for it."""
         payload, size, name, texts, happened, due, sequence = message
-        lane = self.lane_of(name)
-        again = sequence is not None and sequence < self.expect(lane, sequence, keyed=name is not None)
-        outgoing = lane.filling
-        if not outgoing.payloads or size > self.batch_bytes or again:
-            outgoing = self._begin(lane)
-            outgoing.numbered, outgoing.again = sequence, again
+        partition = self.partition_for(name)
+        repeated = sequence is not None and sequence < self.expect(partition, sequence, keyed=name is not None)
+        outgoing = partition.filling
+        if not outgoing.payloads or size > self.batch_bytes or repeated:
+            outgoing = self._begin(partition)
+            outgoing.numbered, outgoing.repeated = sequence, repeated
         row = len(outgoing.payloads)
         if name is not None:
             outgoing.keys[row] = name
@@ -237,27 +239,27 @@ class Producer(Openable):
             outgoing.delivery_times[row] = due
         outgoing.payloads.append(payload)
         outgoing.bytes = size = outgoing.bytes + size
-        if size >= self.batch_bytes or row >= self._last_row or again:
-            self._full(lane)
-        return Sent(outgoing, row)
+        if size >= self.batch_bytes or row >= self._last_row or repeated:
+            self._send_batch(partition)
+        return SentMessage(outgoing, row)
 
-    def _begin(self, lane: Lane) -> Outgoing:
-        """A batch with nothing in it."""
+    def _begin(self, partition: PartitionProducer) -> OutgoingBatch:
+        """Returns an empty batch."""
         self.client.check_loop()
-        if lane.filling.payloads:
-            self._full(lane)
-        lane.begin(self._linger)
-        return lane.filling
+        if partition.filling.payloads:
+            self._send_batch(partition)
+        partition.begin(self._linger)
+        return partition.filling
 
-    def _hold_back(self) -> None:
-        """What is being filled goes, so that nothing that comes now slips in before others who wait, or unseen."""
-        for lane in self._lanes:
-            if lane.filling.payloads:
-                self._full(lane)
+    def _seal_all(self) -> None:
+        """Seals all batches being filled, so that no later message joins them and overtakes the queue."""
+        for partition in self._partitions:
+            if partition.filling.payloads:
+                self._send_batch(partition)
 
-    def _full(self, lane: Lane) -> None:
-        lane.seal()
-        lane.pump()
+    def _send_batch(self, partition: PartitionProducer) -> None:
+        partition.seal()
+        partition.pump()
 
     def send_many(
         self,
@@ -265,7 +267,7 @@ class Producer(Openable):
         *,
         keys: Sequence[str | bytes | None] | None = None,
         sequence: int | None = None,
-    ) -> Handed[Receipts]:
+    ) -> SendResult[Receipts]:
         """Like `send`, for many messages at a fraction of the cost. `await` the result for their receipts.
 
         A list is accepted as a whole or not at all: while the buffer is full it waits in line, and if one of its
@@ -274,14 +276,14 @@ class Producer(Openable):
         if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping):
             raise TypeError(f"send_many takes a list of payloads, got {type(payloads).__name__}; `send` takes one")
         if self._closed is not None:
-            raise fresh(self._closed)
+            raise copy_of(self._closed)
         values = payloads if type(payloads) is list and self._serializer is None else self._serialized(payloads)
         names = None if keys is None else [None if key is None else key_of(key) for key in keys]
         if names is not None and len(names) != len(values):
             raise BatchInvalid(f"{len(names)} keys for {len(values)} messages")
         try:
             total = sum(map(len, values))
-        except TypeError:  # a tombstone, or nothing that can be sent
+        except TypeError:  # a tombstone, or something that cannot be sent
             values = list(map(payload_of, values))
             total = sum(len(value) for value in values if value is not None)
         limit = self._message_bytes_max
@@ -293,22 +295,22 @@ class Producer(Openable):
             if largest > MESSAGE_BYTES_MAX:
                 raise _too_large(largest)
             self._check_size(largest)
-        if self._line or self._buffered >= self.buffer_bytes:
-            self._hold_back()
-            kept = list(map(payload_of, values))  # the program may change its list meanwhile
-            return self._line.join(lambda: self._put_many(kept, total, names, sequence), total, len(values))
+        if self._queue or self._buffered >= self.buffer_bytes:
+            self._seal_all()
+            kept = list(map(payload_of, values))  # a copy: the program may change its list
+            return self._queue.join(lambda: self._put_many(kept, total, names, sequence), total, len(values))
         self.client.check_loop()
         return self._put_many(values, total, names, sequence)
 
     def _put_many(
         self, values: list[Any], total: int, names: list[bytes | None] | None, sequence: int | None
-    ) -> SentMany:
-        return SentMany(Bulk(self).send(values, total, names, sequence))
+    ) -> SentMessages:
+        return SentMessages(BulkSend(self).send(values, total, names, sequence))
 
     def _serialized(self, payloads: Iterable[Any]) -> list[Any]:
         return list(payloads if self._serializer is None else map(self._serializer, payloads))
 
-    # -- ways ----------------------------------------------------------------------------------------------------------
+    # -- partitions ----------------------------------------------------------------------------------------------------
 
     @property
     def batch_messages(self) -> int:
@@ -316,49 +318,55 @@ class Producer(Openable):
 
     @property
     def partitioned(self) -> bool:
-        return len(self._lanes) > 1
+        return len(self._partitions) > 1
 
-    def lane_of(self, key: bytes | None) -> Lane:
-        """The way that a message with this key goes now."""
-        return self._lane if key is None or len(self._lanes) == 1 else self._lanes[self._hash(key) % len(self._lanes)]
+    def partition_for(self, key: bytes | None) -> PartitionProducer:
+        """The partition that a message with this key goes to now."""
+        return (
+            self._current
+            if key is None or len(self._partitions) == 1
+            else self._partitions[self._hash(key) % len(self._partitions)]
+        )
 
-    def expect(self, lane: Lane, sequence: int, *, keyed: bool) -> int:
-        """The application numbers its messages: what the next new one has."""
+    def expect(self, partition: PartitionProducer, sequence: int, *, keyed: bool) -> int:
+        """The sequence of the next new message, for a program that numbers its messages."""
         if self.new or not self.reliable:
             raise ArgumentInvalid("sequences need a producer name; give this producer one")
-        if len(self._lanes) > 1 and not keyed:
+        if len(self._partitions) > 1 and not keyed:
             raise ArgumentInvalid("each partition has its own sequences; a message with a sequence needs a key")
-        return lane.expect(sequence)
+        return partition.expect(sequence)
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     @property
     def buffered_bytes(self) -> int:
-        """Sealed and not acknowledged."""
+        """Bytes that are sealed and not acknowledged."""
         return self._buffered
 
     @property
     def unsent(self) -> int:
-        """Messages that were handed over and are not answered."""
-        under_way = [outgoing for lane in self._lanes for outgoing in lane.unfinished() if not outgoing.done]
-        return self._line.messages + sum(outgoing.count or len(outgoing.payloads) for outgoing in under_way)
+        """The number of messages that have not been answered."""
+        unfinished = [
+            outgoing for partition in self._partitions for outgoing in partition.unfinished() if not outgoing.done
+        ]
+        return self._queue.messages + sum(outgoing.count or len(outgoing.payloads) for outgoing in unfinished)
 
     @property
     def full(self) -> bool:
-        """Whether a send would have to wait."""
+        """Whether a send has to wait."""
         return self._buffered >= self.buffer_bytes
 
     @property
     def busy(self) -> bool:
-        """Whether `send` may have no room."""
-        return bool(self._line) or (self._buffered > self.buffer_bytes * 3 // 4 and self._closed is None)
+        """Whether the buffer is nearly full, so that a program should wait for `ready`."""
+        return bool(self._queue) or (self._buffered > self.buffer_bytes * 3 // 4 and self._closed is None)
 
     async def ready(self) -> None:
         """Waits until at least a quarter of the buffer is free; returns at once if it already is."""
         while self.busy:
             await self._room.wait(self.client.loop)
         if self._closed is not None:
-            raise fresh(self._closed)
+            raise copy_of(self._closed)
 
     async def flush(self) -> None:
         """Waits until everything sent so far is answered. Raises the first failure of a send that was not awaited."""
@@ -366,75 +374,75 @@ class Producer(Openable):
         self._failures.raise_first()
 
     async def _settled(self) -> None:
-        await self._line.settled()
-        under_way: list[Outgoing] = []
-        for lane in self._lanes:
-            under_way += lane.unfinished()
-            lane.flush()
-        for outgoing in under_way:
+        await self._queue.settled()
+        unfinished: list[OutgoingBatch] = []
+        for partition in self._partitions:
+            unfinished += partition.unfinished()
+            partition.flush()
+        for outgoing in unfinished:
             if not outgoing.done:
                 waiter: Future[None] = self.client.loop.create_future()
                 outgoing.waiters.append(waiter)
                 await waiter
-            under_way += outgoing.parts  # the loop goes on to them
+            unfinished += outgoing.parts  # the loop continues with them
 
-    # -- for its lanes -------------------------------------------------------------------------------------------------
+    # -- called by its partitions --------------------------------------------------------------------------------------
 
     def limit(self, message_bytes_max: int | None) -> None:
-        """What the topic takes now; it is the same for all partitions."""
+        """Sets the largest payload that the topic accepts, which is the same for all partitions."""
         self._message_bytes_max = message_bytes_max
         largest = self.batch_bytes if message_bytes_max is None else message_bytes_max + MESSAGE_OVERHEAD_BYTES
         self._plain_bytes_max = min(self.batch_bytes, largest)
 
-    def rotate(self, lane: Lane) -> None:
-        """Keyless messages go on to the next partition with each batch."""
-        if lane is self._lane and len(self._lanes) > 1:
-            for _ in self._lanes:  # past those that are damaged
-                self._turn = (self._turn + 1) % len(self._lanes)
-                self._lane = self._lanes[self._turn]
-                if self._lane.hindrance is None:
+    def rotate(self, partition: PartitionProducer) -> None:
+        """Makes messages without a key continue in the next partition."""
+        if partition is self._current and len(self._partitions) > 1:
+            for _ in self._partitions:  # skip damaged partitions
+                self._turn = (self._turn + 1) % len(self._partitions)
+                self._current = self._partitions[self._turn]
+                if self._current.damage is None:
                     break
 
-    def taken(self, outgoing: Outgoing) -> None:
+    def buffered(self, outgoing: OutgoingBatch) -> None:
         self._buffered += outgoing.bytes
 
-    def finished(self, outgoing: Outgoing) -> None:
+    def finished(self, outgoing: OutgoingBatch) -> None:
         self._buffered -= outgoing.bytes
-        if (self._room or self._line) and self._buffered <= self.buffer_bytes // 2 and not self._making_room:
+        if (self._room or self._queue) and self._buffered <= self.buffer_bytes // 2 and not self._making_room:
             self._making_room = True
-            self.loop.call_soon(self._make_room)  # not at once: the lane is in the middle of something
-        if outgoing.error is not None and not outgoing.watched:
-            self.unwatched(outgoing, outgoing.error)
+            self.loop.call_soon(self._make_room)  # not now: the partition is still changing its state
+        if outgoing.error is not None and not outgoing.awaited:
+            self.on_unawaited_failure(outgoing, outgoing.error)
 
     def _make_room(self) -> None:
         self._making_room = False
-        self._line.advance()
+        self._queue.advance()
         if not self.busy:
             self._room.wake()
 
     def fail(self, error: DanubeError) -> None:
-        """A lane is gone for good, and with it the producer."""
+        """Closes the producer, because one of its partitions cannot be opened again."""
         if self._closed is None:
             self._closed = error
-            self._stop_looking()
-            self._line.fail(error)
+            self._stop_refresher()
+            self._queue.fail(error)
             self._room.wake()
-            for lane in self._lanes:
-                if not lane.closed:
-                    lane.closed = True
-                    lane.given_up(error)
+            for partition in self._partitions:
+                if not partition.closed:
+                    partition.closed = True
+                    partition.given_up(error)
 
-    # -- for its line --------------------------------------------------------------------------------------------------
+    # -- called by its queue -------------------------------------------------------------------------------------------
 
     @property
     def loop(self) -> AbstractEventLoop:
         return self.client.loop
 
     def obstacle(self) -> DanubeError | None:
-        return next(filter(None, (lane.obstacle() for lane in self._lanes)), None)
+        return next(filter(None, (partition.obstacle() for partition in self._partitions)), None)
 
-    def unwatched(self, failed: Outgoing | InLine[Any], error: DanubeError) -> None:
-        """Messages failed, and nobody awaits them."""
+    def on_unawaited_failure(self, failed: OutgoingBatch | QueuedSend[Any], error: DanubeError) -> None:
+        """Messages failed that no one awaits."""
         self._failures.add(failed, error)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
@@ -443,23 +451,23 @@ class Producer(Openable):
     def last_sequence(self) -> int | None:
         """The last sequence that the broker is known to have under the producer's name; None if it has none.
 
-        After a restart the application continues with the next one. Of a topic with partitions see `last_sequences`.
+        After a restart, a program continues with the next one. For a partitioned topic, use `last_sequences`.
         """
-        if len(self._lanes) > 1:
+        if len(self._partitions) > 1:
             raise ArgumentInvalid(
-                f"{self.topic} has {len(self._lanes)} partitions, each with its own sequences; use last_sequences"
+                f"{self.topic} has {len(self._partitions)} partitions, each with its own sequences; use last_sequences"
             )
-        return self.last_sequences[0] if self._lanes else None
+        return self.last_sequences[0] if self._partitions else None
 
     @property
     def last_sequences(self) -> list[int | None]:
         """The same for each partition."""
-        return [lane.last_sequence for lane in self._lanes]
+        return [partition.last_sequence for partition in self._partitions]
 
     @property
     def next_sequences(self) -> list[int]:
-        """For each partition the number its next batch begins with; 0 for a new name."""
-        return [lane.next_sequence for lane in self._lanes]
+        """For each partition, the sequence that its next batch begins with; 0 for a new name."""
+        return [partition.next_sequence for partition in self._partitions]
 
     async def open(self) -> Self:
         """Opens it, once. If opening fails, nothing is left behind, and you can try again."""
@@ -469,62 +477,59 @@ class Producer(Openable):
         try:
             found = await self.client.topic(self.topic, create=self.create, reliable=self.reliable)
             self._hash = found.key_hash.function
-            for partition, place in found.places():
-                self._lanes.append(Lane(self, self.topic, partition, place))
-            for lane in self._lanes:
-                await self._open_lane(lane)
-            if all(lane.hindrance is not None for lane in self._lanes):
-                raise fresh(cast(DanubeError, self._lanes[0].hindrance))
-        except BaseException:  # nothing was taken yet
-            lanes, self._lanes, self._opened = self._lanes, [], False
-            for lane in lanes:
-                lane.close_at_once()
+            for index, name in found.partition_names():
+                self._partitions.append(PartitionProducer(self, self.topic, index, name))
+            for partition in self._partitions:
+                await self._open_partition(partition)
+            if all(partition.damage is not None for partition in self._partitions):
+                raise copy_of(cast(DanubeError, self._partitions[0].damage))
+        except BaseException:  # no message was accepted yet
+            partitions, self._partitions, self._opened = self._partitions, [], False
+            for partition in partitions:
+                partition.close_at_once()
             raise
-        self._lane = self._lanes[0]
+        self._current = self._partitions[0]
         self._closed = None
-        for lane in self._lanes:
-            if lane.hindrance is not None:
-                self.rotate(lane)
-                lane.wait_for_mending()
+        for partition in self._partitions:
+            if partition.damage is not None:
+                self.rotate(partition)
+                partition.retry_later()
         self.client.add(self)
-        if found.partitions:  # else it never has any
-            self._refresher = self.client.loop.create_task(follow_topic(self.client, self.topic, self._grow))
+        if found.partitions:  # an unpartitioned topic never gets any
+            self._refresher = self.client.loop.create_task(follow_topic(self.client, self.topic, self._add_partitions))
         return self
 
-    async def _open_lane(self, lane: Lane) -> None:
+    async def _open_partition(self, partition: PartitionProducer) -> None:
         try:
-            await self.client.within("open_producer", lane.open())
-        except HINDRANCES as error:
-            if not lane.mends(error):
+            await self.client.within("open_producer", partition.open())
+        except DAMAGE_ERRORS as error:
+            if not partition.may_recover(error):
                 raise
 
-    def _stop_looking(self) -> None:
+    def _stop_refresher(self) -> None:
         if self._refresher is not None and not self._opening:
             self._refresher.cancel()
-        for lane in self._opening:
-            lane.closed = True  # it lets go of what the broker opens, when it has the answer
+        for partition in self._opening:
+            partition.closed = True  # it closes its channel when the broker answers
 
-    async def _grow(self) -> None:
-        """Ways to partitions that are new, used once all of them are open: keys are spread over all from then on.
-
-        What was handed over before stays on its way.
-        """
+    async def _add_partitions(self) -> None:
+        """Opens new partitions. Keys are spread over them once all are open; earlier messages stay where they are."""
         found = await self.client.topic(self.topic)
-        for partition, place in found.places()[len(self._lanes) :]:
-            self._opening.append(Lane(self, self.topic, partition, place))
+        for index, name in found.partition_names()[len(self._partitions) :]:
+            self._opening.append(PartitionProducer(self, self.topic, index, name))
         opening = self._opening
         try:
-            for lane in opening:
-                await lane.open()
+            for partition in opening:
+                await partition.open()
         except BaseException:
-            for lane in opening:
-                lane.close_at_once()
+            for partition in opening:
+                partition.close_at_once()
             raise
         finally:
             self._opening = []
             if self._closed is not None and self._refresher is not None:
-                self._refresher.cancel()  # it was closed meanwhile, which waits for nothing that is being opened
-        self._lanes += opening
+                self._refresher.cancel()  # closed meanwhile, without waiting for this
+        self._partitions += opening
 
     async def close(self) -> None:
         """Sends what is queued, waits for the answers, then closes. Raises as `flush` does.
@@ -534,17 +539,17 @@ class Producer(Openable):
         """
         if self._closed is None:
             self._closed = ClientClosed(f"the producer of {self.topic} was closed")
-            self._stop_looking()
-            self._hold_back()
+            self._stop_refresher()
+            self._seal_all()
         try:
             await self._settled()
-            for lane in self._lanes:
-                await lane.close_channel()
+            for partition in self._partitions:
+                await partition.close_channel()
         finally:
             self.client.remove(self)
-            self._line.fail(ClientClosed(f"the producer of {self.topic} was closed before it was sent"))
-            for lane in self._lanes:
-                lane.abandon()
+            self._queue.fail(ClientClosed(f"the producer of {self.topic} was closed before it was sent"))
+            for partition in self._partitions:
+                partition.abandon()
             self._room.wake()
         self._failures.raise_first()
 
@@ -552,19 +557,19 @@ class Producer(Openable):
     def connected(self) -> bool:
         return self.client.connected
 
-    def disown(self, error: DanubeError) -> None:
-        """It belongs to another process: whoever uses it here gets this error."""
-        self._closed, self._lane = error, cast(Lane, _Nowhere())
-        for lane in self._lanes:
-            lane.disown(error)
-        self._lanes = []
+    def detach_after_fork(self, error: DanubeError) -> None:
+        """After a fork, in the child: the producer belongs to the parent, and using it raises this error."""
+        self._closed, self._current = error, cast(PartitionProducer, _NotOpen())
+        for partition in self._partitions:
+            partition.detach_after_fork(error)
+        self._partitions = []
 
 
-class _Nowhere:
-    """In the place of a lane before there is one: has no room, so that `send` looks why."""
+class _NotOpen:
+    """Stands for a partition before there is one. Its batch is empty, so that `send` checks whether it is open."""
 
     def __init__(self) -> None:
-        self.filling = Outgoing(cast(Lane, self))
+        self.filling = OutgoingBatch(cast(PartitionProducer, self))
 
 
 def _size_of(attributes: Mapping[str, str]) -> int:

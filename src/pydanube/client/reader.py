@@ -1,4 +1,4 @@
-"""Reading without a subscription: nothing is acknowledged, nobody else is affected, and the reader keeps its place."""
+"""Reading without a subscription: nothing is acknowledged, and no one else is affected."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, Not
 from pydanube.base.limits import READ_AHEAD_BYTES
 from pydanube.base.names import full_name
 from pydanube.base.retry import Backoff
+from pydanube.client.arguments import Duration, seconds_of
 from pydanube.client.channel import RETRY
-from pydanube.client.consumer import Start, wire_start
-from pydanube.client.ending import Openable
+from pydanube.client.consumer import Start, wire_position
+from pydanube.client.errors import copy_of
+from pydanube.client.lifecycle import Openable
 from pydanube.client.messages import Deserializer, Message, MessageBatch
-from pydanube.client.outgoing import fresh
 from pydanube.client.topic_watch import follow_topic
-from pydanube.client.values import Duration, seconds_of
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from pydanube.client.client import Client, TopicInfo
 
-POLL = Backoff(0.005, 0.1)  # at the end of a topic, while nothing comes
+POLL = Backoff(0.005, 0.1)  # at the end of a topic, while nothing arrives
 Offsets = Mapping[int | None, int]  # by partition; None is a topic without partitions
 log = logging.getLogger(__name__)
 
 
-class Place:
-    """Where a reader stands in one partition."""
+class PartitionPosition:
+    """The position of a reader in one partition."""
 
     def __init__(
         self, found: TopicInfo, partition: int | None, name: str, offset: int, deserializer: Deserializer | None = None
@@ -42,29 +42,29 @@ class Place:
         self.topic = found.topic
         self.partition = partition
         self.name = name
-        self._mark = str(found.id)  # offsets of another topic that has its name by now mean something else
-        self.offset = offset  # the next to be read
-        self.handed = offset  # the next to be handed to the program
+        self._mark = str(found.id)  # refuses another topic with the same name, whose offsets mean something else
+        self.offset = offset  # the next to read from the broker
+        self.returned = offset  # the next to return to the program
         self.deserializer = deserializer
-        self.end: int | None = None  # not read any more
+        self.end: int | None = None  # exclusive; None to continue forever
 
     @property
-    def over(self) -> bool:
+    def at_end(self) -> bool:
         return self.end is not None and self.offset >= self.end
 
     async def read(self, client: Client, end: int | None = None) -> list[MessageBatch]:
-        """What follows, up to `end` (exclusive); nothing if nothing is there."""
+        """Reads the next batches, up to `end` (exclusive); none if there are none yet."""
         found = await self._read(client, end)
         if found or end is None or self.offset >= end or end > (await client.bounds(self.name))[1]:
             return found
-        found = await self._read(client, end)  # what is there by now may have come behind the first answer
+        found = await self._read(client, end)  # again: messages may have arrived after the first answer
         if not found:
-            self.offset = end  # what was there is deleted
+            self.offset = end  # the messages up to `end` were deleted
         return found
 
     async def _read(self, client: Client, end: int | None) -> list[MessageBatch]:
-        place = {"topic": self.name, "resume": self._mark, "offset": self.offset}
-        answer = await client.ask_any("read", {**place, "bytes_max": READ_AHEAD_BYTES})
+        position = {"topic": self.name, "resume": self._mark, "offset": self.offset}
+        answer = await client.ask_any("read", {**position, "bytes_max": READ_AHEAD_BYTES})
         found: list[MessageBatch] = []
         for data in answer.batches if isinstance(answer, Batches) else ():
             content = Batch.parse(data)
@@ -76,38 +76,38 @@ class Place:
         return found
 
 
-async def places_of(
+async def partition_positions(
     client: Client,
     topic: str,
     start: Start | Offsets,
     partition: int | None,
     deserializer: Deserializer | None = None,
     end: Start | Offsets | None = None,
-) -> list[Place]:
-    """Where `start` and `end` are in each partition, or in the one that is named."""
+) -> list[PartitionPosition]:
+    """The positions of `start` in all partitions, or in one, with `end` as their end."""
     topic = full_name(topic)
     found = await client.topic(topic)
-    wanted = [(number, name) for number, name in found.places() if partition is None or number == partition]
-    for place in (start, end):
-        if not wanted or (type(place) is int and place and len(wanted) > 1):
-            raise ArgumentInvalid(f"{topic} has {found.partitions} partitions; to read from {place!r}, name one")
-    places: list[Place] = []
+    wanted = [(number, name) for number, name in found.partition_names() if partition is None or number == partition]
+    for position in (start, end):
+        if not wanted or (type(position) is int and position and len(wanted) > 1):
+            raise ArgumentInvalid(f"{topic} has {found.partitions} partitions; to read from {position!r}, name one")
+    positions: list[PartitionPosition] = []
     for number, name in wanted:
         offset = await offset_of(client, name, _part_of(start, number))
-        places.append(Place(found, number, name, offset, deserializer))
+        positions.append(PartitionPosition(found, number, name, offset, deserializer))
         if end is not None:
-            places[-1].end = await offset_of(client, name, _part_of(end, number))
-    return places
+            positions[-1].end = await offset_of(client, name, _part_of(end, number))
+    return positions
 
 
-def _part_of(place: Start | Offsets, partition: int | None) -> Start:
-    """Of offsets by partition, this one's; a partition that is not named is new, and read from its beginning.
+def _part_of(position: Start | Offsets, partition: int | None) -> Start:
+    """The start of one partition, if `position` has offsets by partition. One that it lacks is new, and read in full.
 
-    A checkpoint that was kept as JSON has its partitions as text.
+    Partitions may be strings, as in offsets that were stored as JSON.
     """
-    if not isinstance(place, Mapping) or "time" in place:
-        return cast(Start, place)
-    offsets = {"null" if each is None else str(each): offset for each, offset in place.items()}
+    if not isinstance(position, Mapping) or "time" in position:
+        return cast(Start, position)
+    offsets = {"null" if each is None else str(each): offset for each, offset in position.items()}
     for name in offsets:
         if name != "null" and not name.isdecimal():
             raise ArgumentInvalid(f"offsets must be numbers by partition, as in {{0: 42}}; {name!r} is not a partition")
@@ -115,13 +115,13 @@ def _part_of(place: Start | Offsets, partition: int | None) -> Start:
 
 
 async def offset_of(client: Client, name: str, start: Start) -> int:
-    place = wire_start(start, client.clock.wall())
-    if isinstance(place, dict):
-        return int((await client.ask("offset_of_time", {"topic": name, **place}))["offset"])
-    if isinstance(place, str):
+    position = wire_position(start, client.clock.wall())
+    if isinstance(position, dict):
+        return int((await client.ask("offset_of_time", {"topic": name, **position}))["offset"])
+    if isinstance(position, str):
         first, end = await client.bounds(name)
-        return first if place == "earliest" else end
-    return place
+        return first if position == "earliest" else end
+    return position
 
 
 class Reader(Openable):
@@ -151,18 +151,18 @@ class Reader(Openable):
         self._end = end
         self._partition = partition
         self._deserializer = deserializer
-        self._places: list[Place] = []  # another list after each seek
+        self._positions: list[PartitionPosition] = []  # a new list after each seek
         self._turn = 0
-        self._queue: deque[MessageBatch] = deque()  # read and not handed out
-        self._rows: Iterator[Message] = iter(())  # of the batch that is being handed out
+        self._queue: deque[MessageBatch] = deque()  # not returned to the program yet
+        self._rows: Iterator[Message] = iter(())  # the rest of the current batch
         self._reading = asyncio.Lock()
-        self._refresher: Task[None] | None = None  # looks for new partitions
+        self._refresher: Task[None] | None = None  # waits for new partitions
         self._closed: DanubeError | None = NotOpened(f"the reader of {topic} is not open yet")
 
     @property
     def offsets(self) -> dict[int | None, int]:
         """For each partition, the offset after the last message returned: where another reader can continue."""
-        return {place.partition: place.handed for place in self._places}
+        return {position.partition: position.returned for position in self._positions}
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -197,16 +197,17 @@ class Reader(Openable):
         return message
 
     async def _next(self) -> Message | None:
-        """The next message, None at the end. Once it is here nothing is awaited: none is lost or given twice."""
+        """Returns the next message, None at the end. Awaits nothing after taking one, so none is lost or repeated."""
         while True:
             for message in self._rows:
-                cast(Place, message.batch.source).handed = message.offset + 1
+                cast(PartitionPosition, message.batch.source).returned = message.offset + 1
                 return message
             if self._queue:
                 batch = self._queue.popleft()
-                cast(Place, batch.source).handed = batch.last + 1  # if it cannot be read, the reader stands behind it
+                position = cast(PartitionPosition, batch.source)
+                position.returned = batch.last + 1  # so that a batch that cannot be decoded is skipped
                 self._rows = batch.messages()
-                cast(Place, batch.source).handed = batch.first
+                position.returned = batch.first
             elif not await self._fill():
                 return None
 
@@ -220,16 +221,16 @@ class Reader(Openable):
             if self._queue:
                 batch = self._queue.popleft()
         if batch is not None:
-            cast(Place, batch.source).handed = batch.last + 1
+            cast(PartitionPosition, batch.source).returned = batch.last + 1
         return batch
 
     async def _fill(self) -> bool:
-        """Until there is something to hand out; False at the end. One task at a time reads, for all."""
+        """Reads until there are messages; returns False at the end. One task at a time reads, for all tasks."""
         async with self._reading:
             pauses, failures = iter(POLL), 0
             while not self._queue:
                 if self._closed is not None:
-                    raise fresh(self._closed)
+                    raise copy_of(self._closed)
                 try:
                     await self._read_in_turn()
                 except DanubeError as error:
@@ -242,41 +243,43 @@ class Reader(Openable):
                 failures = 0
                 if self._queue:
                     break
-                if self._places and all(place.over for place in self._places):
+                if self._positions and all(position.at_end for position in self._positions):
                     return False
                 await asyncio.sleep(next(pauses))
             return True
 
     async def _read_in_turn(self) -> None:
-        """From the next partition that has something."""
-        places = self._places
-        for _ in range(len(places)):
-            place = places[self._turn % len(places)]
-            self._turn = (self._turn + 1) % len(places)
-            if place.over:
+        """Reads from the next partition that has messages."""
+        positions = self._positions
+        for _ in range(len(positions)):
+            position = positions[self._turn % len(positions)]
+            self._turn = (self._turn + 1) % len(positions)
+            if position.at_end:
                 continue
-            found = await place.read(self.client, place.end)
-            if places is not self._places:  # somebody has sought meanwhile
+            found = await position.read(self.client, position.end)
+            if positions is not self._positions:  # a seek came meanwhile
                 return
             if found:
                 self._queue.extend(found)
                 return
 
-    async def _grow(self) -> None:
-        """New partitions join, from their beginning."""
-        places = self._places
+    async def _add_partitions(self) -> None:
+        """Adds new partitions, from their beginning."""
+        positions = self._positions
         found = await self.client.topic(self.topic)
-        for number, name in found.places()[len(places) :]:
+        for number, name in found.partition_names()[len(positions) :]:
             first, _ = await self.client.bounds(name)
-            if places is self._places:  # else somebody has sought meanwhile, and found it
-                places.append(Place(found, number, name, first, self._deserializer))
+            if positions is self._positions:  # otherwise a seek came meanwhile, and has found it
+                positions.append(PartitionPosition(found, number, name, first, self._deserializer))
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     async def seek(self, to: Start | Offsets) -> None:
         """Moves to earliest, latest, an offset, a time, or the `offsets` of another reader."""
-        places = await places_of(self.client, self.topic, to, self._partition, self._deserializer, self._end)
-        self._places, self._turn = places, 0
+        positions = await partition_positions(
+            self.client, self.topic, to, self._partition, self._deserializer, self._end
+        )
+        self._positions, self._turn = positions, 0
         self._queue.clear()
         self._rows = iter(())
 
@@ -284,8 +287,8 @@ class Reader(Openable):
         await self.seek(self._start)
         self._closed = None
         self.client.add(self)
-        if self._end is None and self._partition is None and self._places[0].partition is not None:
-            self._refresher = self.client.loop.create_task(follow_topic(self.client, self.topic, self._grow))
+        if self._end is None and self._partition is None and self._positions[0].partition is not None:
+            self._refresher = self.client.loop.create_task(follow_topic(self.client, self.topic, self._add_partitions))
         return self
 
     async def close(self) -> None:
@@ -302,8 +305,8 @@ class Reader(Openable):
     def unsent(self) -> int:
         return 0
 
-    def disown(self, error: DanubeError) -> None:
-        """It belongs to another process: whoever uses it here gets this error."""
+    def detach_after_fork(self, error: DanubeError) -> None:
+        """After a fork, in the child: the reader belongs to the parent, and using it raises this error."""
         self._closed = error
 
 
@@ -313,11 +316,11 @@ async def read_arrow(client: Client, topic: str, start: Start, end: Start, parti
     from pydanube.wire.arrow import record_schema
 
     parts: list[Any] = []
-    for place in await places_of(client, topic, start, partition):
-        _, confirmed = await client.bounds(place.name)
-        stop = min(await offset_of(client, place.name, end), confirmed)
-        while place.offset < stop:
-            batches = await place.read(client, stop)
+    for position in await partition_positions(client, topic, start, partition):
+        _, confirmed = await client.bounds(position.name)
+        stop = min(await offset_of(client, position.name, end), confirmed)
+        while position.offset < stop:
+            batches = await position.read(client, stop)
             if not batches:
                 break
             parts += [batch.to_arrow() for batch in batches]

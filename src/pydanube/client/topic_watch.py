@@ -1,7 +1,7 @@
-"""What a client hears of topics that are made, changed or deleted: the broker says so, and nobody asks repeatedly.
+"""Notices of topics that are created, changed or deleted, from the broker, without polling.
 
-One request waits at the broker, for all namespaces that somebody follows. It names the revision that was heard of last,
-so a lost connection or a restart of the broker leaves no gap.
+One request waits at the broker, for all namespaces that a client follows. It names the last known revision, so a lost
+connection or a restart of the broker leaves no gap.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from pydanube.base.retry import Backoff
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
-RETRY = Backoff(1.0, 30.0)  # after a failure: of the broker's answer, or of what was done with it
-GATHER_SECONDS = 0.02  # in which changes come together, so that many at once are looked at once
-Names = Collection[str] | None  # topics that changed; None: any may have
-Failed = dict[str, DanubeError]  # topics, and why
+RETRY = Backoff(1.0, 30.0)  # after a failed request, or after a change could not be handled
+GATHER_SECONDS = 0.02  # to collect changes, so that many are handled together
+TopicNames = Collection[str] | None  # changed topics; None if any may have changed
+FailedTopics = dict[str, DanubeError]  # topics and their errors
 Reply = dict[str, Any]
-Look = Callable[[Names], Awaitable[Failed | None]]
+Look = Callable[[TopicNames], Awaitable[FailedTopics | None]]
 
 
-class News:
-    """What one listener has not looked at yet."""
+class TopicChanges:
+    """The changes that one listener has not handled yet."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._all = False
-        self._there = Event()
+        self._available = Event()
 
-    def add(self, names: Names) -> None:
+    def add(self, names: TopicNames) -> None:
         if names is not None:
             self._names.update(names)
         self._all = self._all or names is None or len(self._names) > TOPIC_CHANGES_TOLD_MAX
-        self._there.set()
+        self._available.set()
 
-    async def take(self) -> Names:
-        await self._there.wait()
-        names: Names = None if self._all else self._names
+    async def take(self) -> TopicNames:
+        await self._available.wait()
+        names: TopicNames = None if self._all else self._names
         self._names, self._all = set(), False
-        self._there.clear()
+        self._available.clear()
         return names
 
 
 class TopicWatches:
-    """Of one client: the namespaces that somebody follows, for all of which one request waits."""
+    """The namespaces that a client follows, with one request for all of them."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._listeners: dict[str, dict[News, None]] = {}  # by namespace
-        self._revision: int | None = None  # what happened up to it is known
+        self._listeners: dict[str, dict[TopicChanges, None]] = {}  # by namespace
+        self._revision: int | None = None  # changes up to it are known
         self._asking: Task[Reply] | None = None
         self._task: Task[None] | None = None
 
@@ -63,18 +63,18 @@ class TopicWatches:
     def namespaces(self) -> list[str]:
         return sorted(self._listeners)
 
-    def join(self, namespace: str, news: News) -> None:
+    def join(self, namespace: str, changes: TopicChanges) -> None:
         if namespace not in self._listeners and self._asking is not None:
-            self._asking.cancel()  # and asked again, with this one
-        self._listeners.setdefault(namespace, {})[news] = None
+            self._asking.cancel()  # it is sent again, with the new namespace
+        self._listeners.setdefault(namespace, {})[changes] = None
         if self._revision is not None:
-            news.add(None)
+            changes.add(None)
         if self._task is None:
             self._task = self._client.loop.create_task(self._watch())
 
-    def leave(self, namespace: str, news: News) -> None:
+    def leave(self, namespace: str, changes: TopicChanges) -> None:
         listeners = self._listeners[namespace]
-        del listeners[news]
+        del listeners[changes]
         if not listeners:
             del self._listeners[namespace]
         if not self._listeners and self._task is not None:
@@ -86,14 +86,14 @@ class TopicWatches:
             while True:
                 found = await self._ask()
                 if found is not None:
-                    self._tell(found)
+                    self._notify(found)
                     if found["topics"]:
                         await asyncio.sleep(GATHER_SECONDS)
         except ClientClosed:
             return
 
     async def _ask(self) -> Reply | None:
-        """None if it failed, or if somebody has joined meanwhile."""
+        """Returns the changes; None if the request failed or a listener joined meanwhile."""
         seconds = min(TOPIC_WATCH_SECONDS_MAX, self._client.request_timeout / 2)
         fields: dict[str, Any] = {"milliseconds": int(seconds * 1_000)}
         if len(self._listeners) <= TOPIC_WATCH_NAMESPACES_MAX:
@@ -101,11 +101,11 @@ class TopicWatches:
         if self._revision is not None:
             fields["revision"] = self._revision
         self._asking = asking = self._client.loop.create_task(self._client.ask("topic.watch", fields))
-        asking.add_done_callback(lambda task: task.cancelled() or task.exception())  # heard of, also if we are gone
+        asking.add_done_callback(lambda task: task.cancelled() or task.exception())  # marks it as retrieved
         try:
             await asyncio.wait([asking])
         finally:
-            asking.cancel()  # if we are
+            asking.cancel()
             self._asking = None
         if asking.cancelled():
             return None
@@ -114,74 +114,76 @@ class TopicWatches:
             return asking.result()
         if not isinstance(error, DanubeError) or isinstance(error, ClientClosed):
             raise error
-        await asyncio.sleep(RETRY.first)  # the client says itself that its connection is lost
+        await asyncio.sleep(RETRY.first)  # the client itself reports a lost connection
         return None
 
-    def _tell(self, found: Reply) -> None:
+    def _notify(self, found: Reply) -> None:
         unknown, self._revision = self._revision is None or bool(found["missed"]), int(found["revision"])
         changed: dict[str, list[str]] = {}
         for name in found["topics"]:
             changed.setdefault(parse_topic(name).namespace, []).append(name)
         for namespace in self._listeners if unknown else changed:
-            for news in self._listeners.get(namespace, ()):
-                news.add(None if unknown else changed[namespace])
+            for changes in self._listeners.get(namespace, ()):
+                changes.add(None if unknown else changed[namespace])
 
 
 class Retries:
-    """Of topics that could not be used: each by itself, after twice as long as the last time."""
+    """Retries topics that failed, each with its own delay, which doubles every time."""
 
-    def __init__(self, client: Client, news: News) -> None:
-        self._client, self._news = client, news
+    def __init__(self, client: Client, changes: TopicChanges) -> None:
+        self._client, self._changes = client, changes
         self._waiting: dict[str, tuple[int, TimerHandle]] = {}  # failures in a row, and the next attempt
 
-    def plan(self, failed: Failed, looked: Names) -> None:
+    def plan(self, failed: FailedTopics, looked: TopicNames) -> None:
         for name in [each for each in self._waiting if each not in failed and (looked is None or each in looked)]:
             self._waiting.pop(name)[1].cancel()
         for name, error in failed.items():
-            self._client.say("refresh_failed", error)
+            self._client.emit("refresh_failed", error)
             failures = 1
             if name in self._waiting:
                 before, timer = self._waiting[name]
                 timer.cancel()
                 failures += before
-            self._waiting[name] = failures, self._client.loop.call_later(RETRY.after(failures), self._news.add, [name])
+            retry = self._client.loop.call_later(RETRY.after(failures), self._changes.add, [name])
+            self._waiting[name] = failures, retry
 
     def cancel(self) -> None:
         for _, timer in self._waiting.values():
             timer.cancel()
 
 
-async def follow(client: Client, namespaces: Iterable[str], look: Look, news: News) -> None:
-    """Calls `look` with topics of these namespaces that have changed, until it is cancelled.
+async def follow(client: Client, namespaces: Iterable[str], look: Look, changes: TopicChanges) -> None:
+    """Calls `look` with the changed topics of these namespaces, until it is cancelled.
 
-    At first, and after the broker could not say which, with None. What fails is said, and looked at again; a topic that
-    fails holds up no other, and is tried less and less often. The caller may add to `news` what it wants to look at.
+    The argument is None at first, and when the broker does not know which topics changed. Failures are reported and
+    tried again; a topic that fails does not delay others, and is tried less and less often. The caller may add topics
+    to `changes` itself.
     """
     watched = sorted(set(namespaces))
-    retries = Retries(client, news)
+    retries = Retries(client, changes)
     for namespace in watched:
-        client.topic_watches.join(namespace, news)
+        client.topic_watches.join(namespace, changes)
     try:
         while True:
-            names = await news.take()
+            names = await changes.take()
             try:
                 retries.plan(await look(names) or {}, names)
             except DanubeError as error:
-                client.say("refresh_failed", error)
-                news.add(names)
+                client.emit("refresh_failed", error)
+                changes.add(names)
                 await asyncio.sleep(RETRY.first)
     finally:
         retries.cancel()
         for namespace in watched:
-            client.topic_watches.leave(namespace, news)
+            client.topic_watches.leave(namespace, changes)
 
 
 async def follow_topic(client: Client, topic: str, look: Callable[[], Awaitable[None]]) -> None:
-    """Calls `look` at first and whenever the topic has changed, until it is cancelled."""
+    """Calls `look` at first and whenever the topic changes, until it is cancelled."""
     whole = parse_topic(topic).whole
 
-    async def look_if_changed(changed: Names) -> None:
+    async def look_if_changed(changed: TopicNames) -> None:
         if changed is None or str(whole) in changed:
             await look()
 
-    await follow(client, [whole.namespace], look_if_changed, News())
+    await follow(client, [whole.namespace], look_if_changed, TopicChanges())

@@ -1,6 +1,6 @@
-"""How a client reaches a broker: a small port, and its real form on the event loop's sockets.
+"""How a client reaches a broker: broker addresses, a port for byte streams, and its implementation with sockets.
 
-Bytes only. What they mean is `connection`'s; when to dial again is the client's.
+Only bytes: `connection` knows what they mean, and the client decides when to dial again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydanube.base.errors import AddressInvalid, TlsFailed
 
 DEFAULT_PORT = 6650
-_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")  # of OpenSSL
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")  # of OpenSSL
 
 
 class Address(NamedTuple):
@@ -30,7 +30,7 @@ class Address(NamedTuple):
 
 
 def parse_addresses(text: str) -> list[Address]:
-    """`danube://host:port`, several hosts with commas between them, `danubes://` for TLS."""
+    """Parses `danube://host:port`, with several hosts separated by commas; `danubes://` for TLS."""
     scheme, _, rest = text.partition("://")
     if scheme not in ("danube", "danubes") or not rest:
         raise AddressInvalid(f"{without_userinfo(text)[:200]!r} is not a valid broker address")
@@ -38,11 +38,11 @@ def parse_addresses(text: str) -> list[Address]:
         raise AddressInvalid(
             f"{without_userinfo(text)[:200]!r}: a broker address must not contain a user name or password"
         )
-    return [_parse_address(place, scheme == "danubes") for place in rest.rstrip("/").split(",")]
+    return [_parse_address(each, scheme == "danubes") for each in rest.rstrip("/").split(",")]
 
 
 def without_userinfo(text: str) -> str:
-    """For messages: what stands before the last `@` may be a password, and what stands behind `?` too."""
+    """The address for error messages, without what may be a password: anything before the last `@` and after `?`."""
     text, options, _ = text.partition("?")
     text += "?***" if options else ""
     hidden, _, host = text.rpartition("@")
@@ -52,9 +52,9 @@ def without_userinfo(text: str) -> str:
     return f"{scheme}{there}***@{host}" if there else f"***@{host}"
 
 
-def _parse_address(place: str, tls: bool) -> Address:
+def _parse_address(text: str, tls: bool) -> Address:
     try:
-        parts = urlsplit(f"//{place}")
+        parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
@@ -62,17 +62,17 @@ def _parse_address(place: str, tls: bool) -> Address:
         if parts.path or parts.query or parts.fragment:
             host = None
     if not host:
-        raise AddressInvalid(f"{without_userinfo(place)[:200]!r} is not a valid host:port")
+        raise AddressInvalid(f"{without_userinfo(text)[:200]!r} is not a valid host:port")
     return Address(host, DEFAULT_PORT if port is None else port, tls)
 
 
 class Receiver(Port):
-    """What a connection is told by its link."""
+    """Receives what arrives on a link."""
 
     def received(self, data: bytes) -> None: ...
 
     def lost(self, error: Exception | None) -> None:
-        """Called once, after which nothing more comes. Without an error the other side closed it, or we did."""
+        """Called once, at the end. Without an error, one of the two sides closed the link."""
         ...
 
 
@@ -80,11 +80,11 @@ class Link(Port):
     """An open stream of bytes to a broker."""
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Hands over and returns at once; how much waits is bounded by what the protocol lets be unanswered."""
+        """Queues the data and returns at once. The protocol limits how much can be unanswered, and so queued."""
         ...
 
     def close(self) -> None:
-        """Sends what was handed over, then closes."""
+        """Sends what is queued, then closes."""
         ...
 
     def abort(self) -> None: ...
@@ -92,7 +92,7 @@ class Link(Port):
 
 class Dialer(Port):
     async def dial(self, address: Address, receiver: Receiver) -> Link:
-        """Raises `OSError` if there is no way to it, `TlsFailed` if what is there cannot be trusted."""
+        """Raises `OSError` if the address cannot be reached, `TlsFailed` if TLS fails."""
         ...
 
 
@@ -102,7 +102,7 @@ class SocketLink(Protocol):
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._transport: WriteTransport | None = None
-        self.data_received = receiver.received  # type: ignore[method-assign]  # one call less for each read
+        self.data_received = receiver.received  # type: ignore[method-assign]  # saves a call per read
 
     def connection_made(self, transport: BaseTransport) -> None:
         self._transport = cast(WriteTransport, transport)
@@ -111,7 +111,7 @@ class SocketLink(Protocol):
         self._receiver.lost(error)
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
-        if self._transport is not None and not self._transport.is_closing():  # the loop would complain
+        if self._transport is not None and not self._transport.is_closing():  # the event loop would log a warning
             self._transport.writelines(parts)
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class SocketLink(Protocol):
 
 
 class SocketDialer:
-    """For `danubes://` the broker must show a certificate of `ca_file`; without one, of an authority of the system."""
+    """For `danubes://`, the broker needs a certificate from `ca_file`, or from an authority that the system trusts."""
 
     def __init__(self, ca_file: str | None = None) -> None:
         self._ca_file = ca_file
@@ -135,11 +135,11 @@ class SocketDialer:
         try:
             made = await loop.create_connection(lambda: SocketLink(receiver), address.host, address.port, ssl=context)
         except ssl.SSLError as error:
-            raise TlsFailed(f"{address}: {_said(error)}") from error
+            raise TlsFailed(f"{address}: {_explain(error)}") from error
         return made[1]
 
     def _context(self) -> ssl.SSLContext:
-        """Names are verified; the file is read for each connection, so that it may be replaced."""
+        """Verifies host names. Reads the file for each connection, so that it can be replaced."""
         try:
             context = ssl.create_default_context(cafile=self._ca_file)
         except OSError as error:
@@ -148,9 +148,9 @@ class SocketDialer:
         return context
 
 
-def _said(error: ssl.SSLError) -> str:
+def _explain(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
-    if error.reason in _NO_TLS:
+    if error.reason in _NOT_TLS:
         return "it does not speak TLS; use danube:// if that is intended"
     return f"the TLS handshake failed: {error.reason or error}"

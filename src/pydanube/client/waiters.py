@@ -1,4 +1,4 @@
-"""Who waits for something to change: a future each, gone from here as soon as its owner gives up."""
+"""Callers that wait for a change: one future each, removed as soon as its caller gives up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from asyncio import AbstractEventLoop, Future
 
 
 class Waiters:
-    """`wake` lets all of them look again. One that was cancelled, by a time-out for example, leaves nothing behind."""
+    """`wake` lets all callers check again. A cancelled caller, for example after a timeout, leaves nothing behind."""
 
     def __init__(self) -> None:
         self._futures: dict[Future[None], None] = {}

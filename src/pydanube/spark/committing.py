@@ -20,7 +20,7 @@ from uuid import UUID
 from pydanube.base.errors import DanubeError, TopicNotFound
 from pydanube.base.limits import MIB, SINK_SOURCE_BYTES_MAX
 from pydanube.client import Client
-from pydanube.spark.link import PATIENCE_SECONDS, RETRY, patiently
+from pydanube.spark.broker_link import PATIENCE_SECONDS, RETRY, with_retries
 from pydanube.spark.sink_options import SinkOptions
 from pydanube.spark.staging import Refs, Writer, add_ref, open_staging
 from pydanube.wire.batch import build
@@ -142,7 +142,7 @@ async def _until_done(client: Client, write: Write, fields: dict[str, object], s
 
 async def _is_there(client: Client, topic: str) -> bool:
     try:
-        await patiently(lambda: client.ask("topic", {"topic": topic}))
+        await with_retries(lambda: client.ask("topic", {"topic": topic}))
     except TopicNotFound:
         return False
     return True

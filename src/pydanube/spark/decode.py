@@ -44,7 +44,7 @@ def decoded_columns(options: ValueOptions, *, quoted: bool) -> dict[str, str]:
     return columns if options.fail_fast else columns | {ERROR: "string", RAW_VALUE: "binary"}
 
 
-class Unfit(Exception):
+class PayloadInvalid(Exception):
     """One payload is not what the schema says, for the reason given."""
 
 
@@ -153,7 +153,7 @@ def by_rows(values: pa.BinaryArray, row: Callable[[bytes], Any], build: Callable
     for at, payload in enumerate(values.to_pylist()):
         try:
             found.append(None if payload is None else row(payload))
-        except Unfit as error:
+        except PayloadInvalid as error:
             found.append(None)
             reasons[at] = str(error)
     try:

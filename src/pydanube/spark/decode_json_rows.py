@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.limits import DAY, SECOND
-from pydanube.spark.decode import Decoded, Unfit, by_rows
+from pydanube.spark.decode import Decoded, PayloadInvalid, by_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,10 +68,10 @@ class JsonRows:
         return pa.array(found, self.kind)
 
     def row(self, payload: bytes) -> Any:
-        """Raises `Unfit`."""
+        """Raises `PayloadInvalid`."""
         found = _parsed(payload)
         if type(found) not in (dict, Twice):
-            raise Unfit(f"expected an object, got {_called(found)}")
+            raise PayloadInvalid(f"expected an object, got {_called(found)}")
         return self._read(found, "")
 
 
@@ -89,24 +89,24 @@ def is_too_deep(payload: bytes) -> bool:
 
 def _parsed(payload: bytes) -> Any:
     if not payload.strip():
-        raise Unfit("the payload is empty")
+        raise PayloadInvalid("the payload is empty")
     if is_too_deep(payload):
-        raise Unfit(f"nested more than {DEPTH_MAX} levels deep")
+        raise PayloadInvalid(f"nested more than {DEPTH_MAX} levels deep")
     try:
         text = payload.decode()
     except UnicodeDecodeError as error:
-        raise Unfit(f"not UTF-8 at byte {error.start}") from None
+        raise PayloadInvalid(f"not UTF-8 at byte {error.start}") from None
     try:
         return _parse(text)
     except RecursionError:
-        raise Unfit("nested too deep") from None
+        raise PayloadInvalid("nested too deep") from None
     except ValueError as error:
         if "Inf" not in text:
-            raise Unfit(f"not JSON: {error}") from None
+            raise PayloadInvalid(f"not JSON: {error}") from None
     try:
         return _parse(INF.sub(lambda found: found[1] or "Infinity", text))
     except (ValueError, RecursionError) as error:
-        raise Unfit(f"not JSON: {error}") from None
+        raise PayloadInvalid(f"not JSON: {error}") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -285,12 +285,12 @@ def _check_object(value: Any, at: str) -> None:
         raise _wanted("an object", value, at)
 
 
-def _wanted(what: str, value: Any, at: str) -> Unfit:
+def _wanted(what: str, value: Any, at: str) -> PayloadInvalid:
     return _unfit(at, f"expected {what}, got {_called(value)}")
 
 
-def _unfit(at: str, reason: str) -> Unfit:
-    return Unfit(f"field {at[:100]}: {reason}")
+def _unfit(at: str, reason: str) -> PayloadInvalid:
+    return PayloadInvalid(f"field {at[:100]}: {reason}")
 
 
 def _called(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import OptionInvalid
 from pydanube.base.limits import SECOND
-from pydanube.spark.decode import ITEMS_MAX, Decoded, Unfit, by_rows, pieces, together
+from pydanube.spark.decode import ITEMS_MAX, Decoded, PayloadInvalid, by_rows, pieces, together
 from pydanube.spark.decode_types import DEPTH_MAX, SCHEMA_CHARS_MAX, list_of, struct_of
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class ProtobufDecoder:
         try:
             found = self._parse(payload)
         except self._broken:
-            raise Unfit("not a message of its type: it ends too early, or contains something else") from None
+            raise PayloadInvalid("not a message of its type: it ends too early, or contains something else") from None
         if self._required and not found.IsInitialized():
-            raise Unfit("a required field is missing")
+            raise PayloadInvalid("a required field is missing")
         return found
 
 

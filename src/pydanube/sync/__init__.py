@@ -1,7 +1,7 @@
-"""The client without `await`: the same words, for scripts, notebooks and threads, also inside a running loop.
+"""The client without `await`, with the same methods, for scripts, notebooks and threads, also inside a running loop.
 
-Each client has a thread of its own with an event loop; calls are handed to it and their answers waited for. `send` and
-`ack` hand over and return, as in the asynchronous client; their `result()` waits.
+Each client runs an event loop in its own thread; methods run there and wait for the answer. `send` and `ack` return at
+once, as in the asynchronous client; their `result()` waits.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from weakref import WeakSet
 import pydanube
 from pydanube import client as asynchronous
 from pydanube.base.errors import AlreadyOpened, ClientClosed, ClientForked, DanubeError, NotOpened, ProducerBusy
-from pydanube.client.ending import AWAY_SECONDS, HURRIED_SECONDS
-from pydanube.client.outgoing import fresh
+from pydanube.client.arguments import Duration
+from pydanube.client.errors import copy_of
+from pydanube.client.lifecycle import DISCONNECTED_SECONDS, INTERRUPTED_SECONDS
 from pydanube.client.pipelines import Reported
-from pydanube.client.values import Duration
 from pydanube.sync.loop import LoopThread, Pending
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 Message = asynchronous.Message
 MessageBatch = asynchronous.MessageBatch
-HANDED_OVER_MAX = 10_000  # sends of one producer that its loop has not looked at yet; beyond it `send` waits
-BROUGHT_MAX = 1_000  # messages that one visit to the loop brings
-FAILED_KEPT_MAX = 100  # calls that failed in the loop, until `flush` or `close` says so
+CALLS_WAITING_MAX = 10_000  # sends of one producer that its loop has not handled yet; beyond it `send` waits
+FETCHED_MAX = 1_000  # messages that one call to the loop fetches
+FAILED_KEPT_MAX = 100  # failed calls, until `flush` or `close` raises the first
 
 
-class _Opened:
-    """Whatever is opened and closed in the loop."""
+class _Openable:
+    """What producers, consumers and readers share: they are opened and closed in the loop."""
 
     def __init__(self, loop: LoopThread, inner: Any) -> None:
         self._loop = loop
@@ -47,7 +47,7 @@ class _Opened:
         return self
 
     def close(self) -> None:
-        """In a forked child it does nothing: all is the parent's."""
+        """Closes it. Does nothing in a forked child, where it belongs to the parent."""
         with suppress(ClientForked):
             self._loop.wait(self._inner.close())
 
@@ -57,26 +57,26 @@ class _Opened:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with _beside(error):
+        with _quietly_after(error):
             self._loop.wait(self._inner.__aexit__(kind, error, traceback))
 
 
 @contextmanager
-def _beside(error: BaseException | None) -> Iterator[None]:
-    """A block's own error says more than why its end failed too."""
+def _quietly_after(error: BaseException | None) -> Iterator[None]:
+    """Suppresses an error of closing if the block itself ended with an error, which is more useful."""
     try:
         yield
-    except ClientForked:  # what is to be closed is the parent's
+    except ClientForked:  # it belongs to the parent process
         pass
     except DanubeError:
         if error is None:
             raise
 
 
-class Producer(_Opened):
+class Producer(_Openable):
     """Like `pydanube.client.Producer`, except that `send` waits while the buffer is full.
 
-    Up to `buffer_bytes` more may wait to be handed over to the buffer.
+    Up to `buffer_bytes` more may wait for the event loop.
     """
 
     _inner: asynchronous.Producer
@@ -84,21 +84,21 @@ class Producer(_Opened):
     def __init__(self, loop: LoopThread, inner: asynchronous.Producer) -> None:
         super().__init__(loop, inner)
         self._calls: deque[tuple[Callable[[], Any], int, Pending[Any]]] = deque()
-        self._handed = 0  # calls that the loop has not looked at yet
-        self._handed_bytes = 0  # of them
+        self._waiting = 0  # calls that the loop has not made yet
+        self._waiting_bytes = 0  # of their payloads
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._running = False  # the loop is working through the calls
-        self._failed: list[Pending[Any]] = []  # the first that could not be handed over
+        self._running = False  # the loop is making the calls
+        self._failed: list[Pending[Any]] = []  # the first ones
 
     def send(self, payload: Any, **options: Any) -> Pending[asynchronous.Receipt]:
         """Queues a message. Takes the options of the asynchronous `send`."""
-        return self._hand_over(lambda: self._inner.send(payload, **options), _size_of(payload))
+        return self._call(lambda: self._inner.send(payload, **options), _size_of(payload))
 
     def send_many(self, payloads: Iterable[Any], **options: Any) -> Pending[asynchronous.Receipts]:
         """Publishes all messages or none. Call `result()` to wait until they are stored."""
         values = list(payloads)
-        return self._hand_over(lambda: self._inner.send_many(values, **options), sum(map(_size_of, values)))
+        return self._call(lambda: self._inner.send_many(values, **options), sum(map(_size_of, values)))
 
     @property
     def last_sequence(self) -> int | None:
@@ -125,22 +125,22 @@ class Producer(_Opened):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with _beside(error):
+        with _quietly_after(error):
             self.drain_after(error)
         super().__exit__(kind, error, traceback)
         if error is None:
             self._raise_failed()
 
     def drain_after(self, error: BaseException | None) -> None:
-        """At the end of a block; after Ctrl-C not for long."""
-        seconds = HURRIED_SECONDS if self._inner.connected else AWAY_SECONDS
+        """Waits for all calls at the end of a block, but not for long after Ctrl-C."""
+        seconds = INTERRUPTED_SECONDS if self._inner.connected else DISCONNECTED_SECONDS
         self._drain(None if error is None or isinstance(error, Exception) else seconds)
 
     def _drain(self, timeout: float | None = None) -> None:
-        """Until the loop has seen all calls."""
+        """Waits until the loop has made all calls."""
         self._loop.check_waiting()
         seen = threading.Event()
-        self._hand_over(seen.set)
+        self._call(seen.set)
         seen.wait(timeout)
 
     def _raise_failed(self) -> None:
@@ -148,55 +148,55 @@ class Producer(_Opened):
         if failed and failed[0].error is not None:
             raise failed[0].error
 
-    def _hand_over(self, call: Callable[[], Any], size: int = 0) -> Pending[Any]:
+    def _call(self, call: Callable[[], Any], size: int = 0) -> Pending[Any]:
         self._loop.check()
         pending: Pending[Any] = Pending(self._loop)
         with self._lock:
             while not self._fits(size):
                 if self._loop.here:
-                    raise ProducerBusy(f"{self._handed} sends are still waiting to be handled")
+                    raise ProducerBusy(f"{self._waiting} sends are still waiting to be handled")
                 self._room.wait()
-            self._handed += 1
-            self._handed_bytes += size
+            self._waiting += 1
+            self._waiting_bytes += size
             self._calls.append((call, size, pending))
             first, self._running = not self._running, True
         if first:
             try:
-                self._loop.run(self._work())
+                self._loop.run(self._run_calls())
             except DanubeError as error:
                 self._fail_calls(error)
                 raise
         return pending
 
     def _fits(self, size: int) -> bool:
-        """Besides what waits; by itself a call of any size does, and one of none always."""
-        if not self._handed_bytes or not size:
-            return self._handed < HANDED_OVER_MAX
-        return self._handed < HANDED_OVER_MAX and self._handed_bytes + size <= self._inner.buffer_bytes
+        """Whether a call fits beside the waiting ones. Alone, a call of any size fits."""
+        if not self._waiting_bytes or not size:
+            return self._waiting < CALLS_WAITING_MAX
+        return self._waiting < CALLS_WAITING_MAX and self._waiting_bytes + size <= self._inner.buffer_bytes
 
-    def _handled(self, size: int) -> None:
+    def _call_done(self, size: int) -> None:
         with self._lock:
-            self._handed -= 1
-            self._handed_bytes -= size
+            self._waiting -= 1
+            self._waiting_bytes -= size
             self._room.notify()
 
     def _fail_calls(self, error: DanubeError) -> None:
-        """The loop has ended before it came to them."""
+        """Fails the calls that the loop did not make before it ended."""
         with self._lock:
             calls, self._calls, self._running = self._calls, deque(), False
         for _, size, pending in calls:
             pending.fail(error)
-            self._handled(size)
+            self._call_done(size)
 
-    async def _work(self) -> None:
-        """All calls in their order; where the buffer is full the next one waits, and with it those behind it."""
+    async def _run_calls(self) -> None:
+        """Makes all calls in order. While the buffer is full, the next call waits, and those behind it too."""
         try:
-            await self._work_through()
+            await self._make_calls()
         except BaseException:  # the loop ends
             self._fail_calls(ClientClosed("the client was closed before it was sent"))
             raise
 
-    async def _work_through(self) -> None:
+    async def _make_calls(self) -> None:
         while True:
             with self._lock:
                 if not self._calls:
@@ -214,18 +214,18 @@ class Producer(_Opened):
             else:
                 pending.answer(call)
             finally:
-                self._handled(size)
+                self._call_done(size)
             if pending.error is not None and len(self._failed) < FAILED_KEPT_MAX:
                 self._failed.append(pending)
 
 
 def _size_of(payload: Any) -> int:
-    """As far as it is known before it is serialized."""
+    """The size of a payload; 0 if it is not known before serialization."""
     return len(payload) if isinstance(payload, bytes | bytearray | memoryview | str) else 0
 
 
-class _Receiving(_Opened):
-    """Messages and batches, each fetched from the loop."""
+class _Receiving(_Openable):
+    """What consumers and readers share: they fetch messages and batches from the loop."""
 
     def receive(self, timeout: Duration | None = None) -> Message:
         message: Message = self._loop.wait(self._inner.receive(timeout))
@@ -248,7 +248,7 @@ class _Receiving(_Opened):
 
 
 async def _next(iterator: Any) -> Any:
-    """None at its end."""
+    """The next item; None at the end."""
     return await anext(iterator, None)
 
 
@@ -259,22 +259,22 @@ class Consumer(_Receiving):
 
     def __init__(self, loop: LoopThread, inner: asynchronous.Consumer) -> None:
         super().__init__(loop, inner)
-        self._brought = inner.inbox.aside  # fetched from the loop, and not with the program yet
+        self._fetched = inner.inbox.fetched  # from the loop, not yet returned to the program
         inner.outer = self
 
     def __next__(self) -> Message:
         return self.receive()
 
     def receive(self, timeout: Duration | None = None) -> Message:
-        with suppress(IndexError):  # threads may share it
-            return self._brought.popleft()
-        message: Message = self._loop.wait(self._bring(timeout))
+        with suppress(IndexError):  # another thread may have taken the last one
+            return self._fetched.popleft()
+        message: Message = self._loop.wait(self._fetch_next(timeout))
         return message
 
-    async def _bring(self, timeout: Duration | None) -> Message:  # noqa: ASYNC109 - handed in by a program
-        """The next message; those that already exist wait aside for the next calls."""
+    async def _fetch_next(self, timeout: Duration | None) -> Message:  # noqa: ASYNC109 - given by the program
+        """Returns the next message, and keeps others that have arrived for the next calls."""
         first = await self._inner.receive(timeout)
-        self._brought += self._inner.arrived(BROUGHT_MAX - 1)
+        self._fetched += self._inner.arrived(FETCHED_MAX - 1)
         return first
 
     def fetch(self, count: int, timeout: Duration | None = None) -> list[Message]:
@@ -282,24 +282,24 @@ class Consumer(_Receiving):
         found: list[Message] = []
         with suppress(IndexError):
             while len(found) < count:
-                found.append(self._brought.popleft())
+                found.append(self._fetched.popleft())
         if len(found) == count:
             return found
         try:
             return found + self._loop.wait(self._inner.fetch(count - len(found), timeout))
-        except DanubeError:  # nothing more will come: the next call hears of it
+        except DanubeError:  # nothing more will arrive; the next call raises it
             if found:
                 return found
             raise
         except BaseException:  # Ctrl-C
-            self._brought.extendleft(reversed(found))
+            self._fetched.extendleft(reversed(found))
             raise
 
     def batches(self) -> Iterator[MessageBatch]:
-        """After single messages that were brought over already, each in a batch of its own."""
+        """Yields batches. Messages that were already fetched come first, each in a batch of its own."""
         with suppress(IndexError):
             while True:
-                one = self._brought.popleft()
+                one = self._fetched.popleft()
                 yield one.batch.part(one.offset, one.offset)
         yield from super().batches()
 
@@ -339,7 +339,7 @@ class Consumer(_Receiving):
     def seek(self, to: Any, *, partition: int | None = None) -> None:
         """Moves the subscription to earliest, latest, an offset or a time; durable when this returns."""
         self._loop.wait(self._inner.seek(to, partition=partition))
-        self._brought.clear()
+        self._fetched.clear()
 
 
 class Reader(_Receiving):
@@ -374,7 +374,7 @@ class Admin:
         return waiting
 
     def __dir__(self) -> list[str]:
-        """What an editor or a notebook offers after a dot."""
+        """The names that editors and notebooks complete."""
         return [*super().__dir__(), *(name for name in dir(self._inner) if not name.startswith("_"))]
 
 
@@ -390,7 +390,7 @@ class Client:
     @property
     def _loop(self) -> LoopThread:
         if self._running is None:
-            raise fresh(self._closed)
+            raise copy_of(self._closed)
         return self._running
 
     def producer(self, topic: str, **options: Any) -> Producer:
@@ -438,11 +438,11 @@ class Client:
         self._close(None)
 
     def _close(self, error: BaseException | None) -> None:
-        """The end of a block that ended with this error."""
+        """Closes the client after a block that ended with this error."""
         if self._running is None:
             return
         try:
-            with _beside(error):
+            with _quietly_after(error):
                 for producer in list(self._producers):
                     producer.drain_after(error)
                 self._running.wait(self._inner.__aexit__(None, error, None))
@@ -470,7 +470,7 @@ _open: WeakSet[Client] = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """A program that ends without closing still sends what it has; what it cannot send is logged."""
+    """Closes open clients when the program ends, so that queued messages are sent. What cannot be sent is logged."""
     for client in list(_open):
         with suppress(Exception):
             client._close(SystemExit())

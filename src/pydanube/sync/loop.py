@@ -1,6 +1,7 @@
-"""The thread with an event loop behind a client without `await`, and the calls that wait for it.
+"""The thread with the event loop of a synchronous client, and the calls that wait for it.
 
-Every wait ends: with the loop, in a forked child and in the loop's own thread it is refused, not begun.
+Every wait ends. A call that could wait forever is refused: after the loop has ended, in a forked child, and in the
+loop's own thread.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Generic, TypeVar
 
 from pydanube.base.errors import ClientClosed, ClientForked, DanubeError, OtherLoop
-from pydanube.client.outgoing import fresh
-from pydanube.client.values import Duration, seconds_of
+from pydanube.client.arguments import Duration, seconds_of
+from pydanube.client.errors import copy_of
 
 Result = TypeVar("Result")
 
 
 class LoopThread:
-    """A thread that runs an event loop, uvloop where there is one."""
+    """A thread that runs an event loop, with uvloop if it is installed."""
 
     def __init__(self) -> None:
         self.loop = _new_loop()
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._ended = False  # nothing is handed to it any more
+        self._ended = False  # it accepts no more calls
         self._thread = threading.Thread(target=self._run, name="pydanube", daemon=True)
         self._thread.start()
 
@@ -35,43 +36,43 @@ class LoopThread:
         self.loop.run_forever()
         left = asyncio.all_tasks(self.loop)
         for task in left:
-            task.cancel()  # and with it whoever waits in another thread
+            task.cancel()  # which also ends the wait of another thread
         if left:
             self.loop.run_until_complete(asyncio.wait(left))
         self.loop.close()
 
     @property
     def forked(self) -> bool:
-        """This is a child of the process that made it, and has no such thread."""
+        """Whether this process is a fork of the one that started the thread, and so does not have the thread."""
         return os.getpid() != self._process
 
     @property
     def here(self) -> bool:
-        """This is its own thread, in a callback of the client."""
+        """Whether the caller is in this very thread, in a callback of the client."""
         return threading.current_thread() is self._thread
 
     def check(self) -> None:
-        """Raises if a call that is handed over now would never be made."""
+        """Raises if a call to the loop would never run."""
         if self.forked:
             raise ClientForked("the client was opened before this process forked")
         if self._ended:
             raise ClientClosed("the client is closed")
 
     def check_waiting(self) -> None:
-        """Raises if waiting for it now would never end."""
+        """Raises if waiting for the loop would never end."""
         self.check()
         if self.here:
             raise OtherLoop("a callback runs in the client's own thread and cannot wait for the client there")
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """In the loop, soon."""
+        """Calls a function in the loop, soon."""
         self.check()
         with self._lock:
             self.check()
             self.loop.call_soon_threadsafe(function, *arguments)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """In the loop, without waiting."""
+        """Runs a coroutine in the loop, without waiting for it."""
         try:
             self.check()
             with self._lock:
@@ -82,7 +83,7 @@ class LoopThread:
             raise
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs it there and waits. Interrupting the wait cancels it."""
+        """Runs a coroutine in the loop and waits for it. Interrupting the wait cancels the coroutine."""
         try:
             self.check_waiting()
         except DanubeError:
@@ -119,42 +120,42 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 class Pending(Generic[Result]):
-    """What `send` and `ack` return. It may be dropped; `result()` waits."""
+    """The result of `send` or `ack`. Ignore it, or wait with `result()`."""
 
-    __slots__ = ("_handed_over", "_loop", "asked")
+    __slots__ = ("_call", "_loop", "asked")
 
     def __init__(self, loop: LoopThread) -> None:
         self._loop = loop
-        self._handed_over: Future[Awaitable[Result]] = Future()
+        self._call: Future[Awaitable[Result]] = Future()
         self.asked = False
 
     def answer(self, call: Callable[[], Awaitable[Result]]) -> None:
-        """In the loop: does what was asked for."""
+        """Called in the loop: makes the call."""
         try:
-            self._handed_over.set_result(call())
+            self._call.set_result(call())
         except Exception as error:
-            self._handed_over.set_exception(error)
+            self._call.set_exception(error)
 
     def fail(self, error: BaseException) -> None:
-        self._handed_over.set_exception(error)
+        self._call.set_exception(error)
 
     @property
     def error(self) -> BaseException | None:
-        """Why it could not even be handed over."""
-        return self._handed_over.exception() if self._handed_over.done() else None
+        """Why the call itself failed; None if it succeeded or has not been made yet."""
+        return self._call.exception() if self._call.done() else None
 
     def result(self, timeout: Duration | None = None) -> Result:
-        """Gives up after `timeout` (seconds, or a timedelta); what was handed over is not taken back by that.
+        """Waits for the result, at most `timeout` (seconds, or a timedelta). A timeout does not cancel the send or ack.
 
-        Raises why it takes so long if that is known, a lost connection for one; else `TimeoutError`.
+        After a timeout, raises the reason if it is known, such as a lost connection, and otherwise `TimeoutError`.
         """
         self.asked = True
         self._loop.check_waiting()
         seconds = None if timeout is None else seconds_of(timeout)
-        return self._loop.wait(_within(self._handed_over.result(seconds), seconds))
+        return self._loop.wait(_within(self._call.result(seconds), seconds))
 
 
-async def _within(what: Awaitable[Result], timeout: float | None) -> Result:  # noqa: ASYNC109 - handed in by a program
+async def _within(what: Awaitable[Result], timeout: float | None) -> Result:  # noqa: ASYNC109 - given by the program
     try:
         async with asyncio.timeout(timeout):
             return await what
@@ -162,4 +163,4 @@ async def _within(what: Awaitable[Result], timeout: float | None) -> Result:  # 
         reason = getattr(what, "reason", None)
         if reason is None:
             raise
-        raise fresh(reason) from None
+        raise copy_of(reason) from None

@@ -1,8 +1,8 @@
-"""The public testing kit: what somebody who builds on Danube, or adds a part to it, needs for tests of their own.
+"""The public testing kit, for programs that use Danube and for new parts of it.
 
-Contracts are what every kind of a thing must do, as test methods to inherit; `ledgers` has the small steps of them. The
-simulated ports run Danube's own code on virtual time, with disks and networks that fail when told. `run_seed` runs a
-whole simulated world and says which promises it broke. Nothing here needs pytest. See docs/testing.md.
+Contracts state what every implementation of a port must do, as test methods to inherit; `ledgers` has helpers for
+them. The simulated ports run Danube's own code on virtual time, with disks and networks that fail on demand. `run_seed`
+runs a whole simulated world and returns the promises that it broke. Only `fixtures` needs pytest. See docs/testing.md.
 """
 
 from pydanube.sim.machine.clock import SimClock

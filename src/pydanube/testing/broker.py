@@ -1,7 +1,7 @@
-"""The real broker in a test, in a thread of its own, for tests with an event loop and for tests without one.
+"""A real broker for tests, in its own thread, so that it works with and without an event loop in the test.
 
-It writes to a real directory, a temporary one by default, and is up in some forty milliseconds. A test may
-restart it, crash it and fill its disk; its address and its data stay.
+It writes to a real directory, by default a temporary one, and starts in about forty milliseconds. A test can restart
+it, crash it and fill its disk; its address and its data stay.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pydanube.storage.node.settings import NodeSettings
 from pydanube.testing.clock import VirtualClock
 from pydanube.testing.faults import DiskFaults, use_up
 
-# Small files: a test writes little, and must not fill the disk. And it waits not long for a disk that has room again.
+# Small files, because tests write little, and a short wait for a disk that has room again.
 NODE = NodeSettings(file_bytes=4 * MIB, retry_seconds=0.02)
-PATIENCE_SECONDS = 30.0  # for the broker to do what it is told
-ACCEPTING_TURNS = 5  # of the loop; from a socket that was accepted to a connection it takes fewer
-CANCELLATIONS_MAX = 20  # of the tasks of a dead broker: one that ends may begin another
+PATIENCE_SECONDS = 30.0  # for the broker to start, stop or answer
+ACCEPTING_TURNS = 5  # turns of the loop, enough for an accepted socket to become a connection
+CANCELLATIONS_MAX = 20  # rounds of cancelling tasks of a crashed broker: a task may start another as it ends
 Result = TypeVar("Result")
 
 
-class Life:
-    """A broker from its start to its end. Its loop is its own, so that it can be left as a dead process leaves its."""
+class BrokerRun:
+    """One run of a broker, on its own event loop, which a crash can abandon as if the process were killed."""
 
     def __init__(self, settings: StandaloneSettings, faults: DiskFaults, clock: VirtualClock | None) -> None:
         self.server = Server(settings, clock=clock)
@@ -53,7 +53,7 @@ class Life:
             clock.watch(self._time_moved)
 
     def stop(self) -> None:
-        self.free_disk()  # or it could not be a clean one
+        self.free_disk()  # a clean stop has to write
         self._leave(self._stop())
 
     async def _stop(self) -> None:
@@ -65,9 +65,9 @@ class Life:
 
     async def _die(self) -> None:
         self.faults.crashed = True
-        for doorway in list(self.server._listener.connections):
-            doorway.abort()
-        # So far in one turn: nothing is said or written any more. What follows only tidies this process up.
+        for connection in list(self.server._listener.connections):
+            connection.abort()
+        # So far in one turn of the loop: nothing is sent or written any more. The rest only cleans up this process.
         self._loop.set_exception_handler(lambda _loop, _context: None)
         await self.server._listener.stop()
         await self._hang_up()
@@ -81,11 +81,11 @@ class Life:
         await self.faults.clean_up()
 
     async def _hang_up(self) -> None:
-        """On those who came in while the door was being shut. Elsewhere the end of the process does it."""
+        """Closes connections that were accepted while the listener was closing, as the end of a process would."""
         for _ in range(ACCEPTING_TURNS):
             await asyncio.sleep(0)
-        for doorway in list(self.server._listener.connections):
-            doorway.abort()
+        for connection in list(self.server._listener.connections):
+            connection.abort()
         for _ in range(ACCEPTING_TURNS):
             await asyncio.sleep(0)
 
@@ -107,11 +107,11 @@ class Life:
             await self.server._broker._node.delete(ledger)
         await self.server._broker.service.room.look()
 
-    def _leave(self, way: Coroutine[object, object, None]) -> None:
+    def _leave(self, ending: Coroutine[object, object, None]) -> None:
         if self._clock is not None:
             self._clock.unwatch(self._time_moved)
         try:
-            self._do(way)
+            self._do(ending)
         finally:
             self._end()
 
@@ -121,13 +121,13 @@ class Life:
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        for task in asyncio.all_tasks(self._loop):  # begun by the last ones that ended: nobody will run them
+        for task in asyncio.all_tasks(self._loop):  # started by the last tasks that ended; they will never run
             coroutine = task.get_coro()
             if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()
         self._loop.close()
 
-    def _time_moved(self) -> None:  # in whatever thread
+    def _time_moved(self) -> None:  # called in any thread
         self._loop.call_soon_threadsafe(self.server.time_moved)
 
 
@@ -140,25 +140,25 @@ class BrokerBeside:
         self._clock = clock
         self._objects = None if objects is None else ObjectsSettings(parse_objects_url(objects, {}, os.environ))
         self._start()
-        self.url = self._life.server.url
-        self.address = self._life.server.address
+        self.url = self._run.server.url
+        self.address = self._run.server.address
 
     def _start(self) -> None:
         faults = DiskFaults()
         settings = StandaloneSettings(
             self.data_dir, port=self._port, node=NODE, disk=faults.disk, objects=self._objects
         )
-        self._life = Life(settings, faults, self._clock)
-        _, self._port = self._life.server.address
+        self._run = BrokerRun(settings, faults, self._clock)
+        _, self._port = self._run.server.address
 
     def restart(self) -> None:
         """Stops the broker cleanly and starts it. Clients reconnect automatically. A full disk has room again."""
-        self._life.stop()
+        self._run.stop()
         self._start()
 
     def crash(self) -> None:
         """Ends the broker like `kill -9` and starts it: it stops writing and sending at once, without a goodbye."""
-        self._life.crash()
+        self._run.crash()
         self._start()
 
     def fill_disk(self, *, reserve: bool = False) -> None:
@@ -166,19 +166,19 @@ class BrokerBeside:
 
         With `reserve`, the space that the broker reserves for acks is used up too, so acks fail as well.
         """
-        self._life.fill_disk(reserve=reserve)
+        self._run.fill_disk(reserve=reserve)
 
     def free_disk(self) -> None:
         """Makes room on the disk again. The broker notices it automatically."""
-        self._life.free_disk()
+        self._run.free_disk()
 
     def stop(self) -> None:
         """Stops the broker for good."""
-        self._life.stop()
+        self._run.stop()
 
 
 class RunningBroker:
-    """The same for a test with an event loop."""
+    """A broker under test, for tests with an event loop."""
 
     def __init__(self, beside: BrokerBeside) -> None:
         self._beside = beside
@@ -203,10 +203,10 @@ class RunningBroker:
 def broker_beside(
     data_dir: Path | None = None, *, port: int = 0, clock: VirtualClock | None = None, objects: str | None = None
 ) -> Iterator[BrokerBeside]:
-    """A broker while the block runs.
+    """Runs a broker while the block runs.
 
-    By a `VirtualClock` its delays, timeouts and times to live pass when the test says so. `objects` is the URL of its
-    object storage, such as file:///folder; without, it has none.
+    With a `VirtualClock`, the test decides when delays, timeouts and times to live pass. `objects` is the URL of its
+    object storage, such as file:///folder; by default it has none.
     """
     with tempfile.TemporaryDirectory(prefix="danube-") as temporary:
         beside = BrokerBeside(data_dir or Path(temporary), port, clock, objects)
@@ -220,7 +220,7 @@ def broker_beside(
 def broker_thread(
     data_dir: Path | None = None, *, clock: VirtualClock | None = None, objects: str | None = None
 ) -> Iterator[str]:
-    """The same for a test that needs no more than the URL."""
+    """Like `broker_beside`, for tests that need only the URL."""
     with broker_beside(data_dir, clock=clock, objects=objects) as beside:
         yield beside.url
 
@@ -229,7 +229,7 @@ def broker_thread(
 async def broker(
     data_dir: Path | None = None, *, port: int = 0, clock: VirtualClock | None = None, objects: str | None = None
 ) -> AsyncIterator[RunningBroker]:
-    """The same for a test with an event loop, which keeps running while the broker starts and stops."""
+    """Like `broker_beside`, for tests with an event loop, which keeps running while the broker starts and stops."""
     block = broker_beside(data_dir, port=port, clock=clock, objects=objects)
     running = RunningBroker(await asyncio.to_thread(block.__enter__))
     try:

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it. Owns no timers: whoever runs by it is told when it has moved."""
+"""A clock that stands still until a test moves it. It has no timers; it notifies its watchers when it moves."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class VirtualClock:
         if seconds < 0:
             raise ValueError(f"time cannot move backwards, by {seconds} seconds")
         self._passed += round(seconds * SECOND)
-        for tell in list(self._watchers):
-            tell()
+        for notify in list(self._watchers):
+            notify()
 
-    def watch(self, tell: Callable[[], None]) -> None:
-        """Calls `tell` after each move, in the thread that moved it."""
-        self._watchers[tell] = None
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Calls `notify` after each move, in the thread that moved it."""
+        self._watchers[notify] = None
 
-    def unwatch(self, tell: Callable[[], None]) -> None:
-        self._watchers.pop(tell, None)
+    def unwatch(self, notify: Callable[[], None]) -> None:
+        self._watchers.pop(notify, None)

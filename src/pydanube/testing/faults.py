@@ -1,6 +1,6 @@
-"""Faults that a test turns on: a disk that is full, a process that is gone, a reader that is slow.
+"""Faults that a test turns on: a full disk, a killed process, a slow reader.
 
-They act where the world would: the disk's between the broker and the system call, the slow reader's on its socket.
+They act where real faults do: those of the disk before the system call, those of the slow reader at its socket.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pydanube.client.transport import Address, Link, Receiver, SocketLink
 from pydanube.storage.node.disk import DiskNode
 from pydanube.wire.batch import build
 
-SOCKET_BYTES = 4 * KIB  # that the system keeps for a slow reader: with more, a test would wait for it to fill up
-STEP_SECONDS = 0.01  # between two pieces that a slow reader takes
-FILLER_BYTES = (256 * KIB, 16 * KIB, 1)  # sizes of batches, until not even one message goes in
-FILLERS = 1 << 62  # ledgers from here on: a catalogue gives its numbers from 1 on
+SOCKET_BYTES = 4 * KIB  # receive buffer of a slow reader; a larger one would take long to fill
+STEP_SECONDS = 0.01  # between two reads of a slow reader
+FILLER_BYTES = (256 * KIB, 16 * KIB, 1)  # sizes of batches, until not even one message fits
+FILLERS = 1 << 62  # ids of the ledgers that fill a disk; a catalogue counts from 1
 
 
 class DiskFaults:
-    """What is wrong with the disks of one broker; they share it."""
+    """The faults that all disks of one broker share."""
 
     def __init__(self) -> None:
         self.full = False
@@ -45,20 +45,20 @@ class DiskFaults:
         return disk
 
     def check(self, what: str) -> None:
-        """Called by the disks' threads right before the system call."""
+        """Raises the current fault. The threads of the disks call it right before the system call."""
         if self.crashed:
             raise OSError(errno.EIO, "the test has crashed the broker")
-        if self.full and what == "create":  # as everywhere, what was set aside before can still be written
+        if self.full and what == "create":  # like on a real disk, allocated files can still be written
             raise OSError(errno.ENOSPC, "the test has filled the disk")
 
     async def clean_up(self) -> None:
-        """What the system does for a process that is gone: its files are closed, its locks end."""
+        """Closes all files and releases locks, as the system does for a process that was killed."""
         for disk in self._disks:
             await disk.abandon()
 
 
 class FaultyDisk(PosixDisk):
-    """A real directory. What is under way when a fault strikes is finished; what waits for a thread is struck."""
+    """A disk in a real directory, with faults. A fault affects calls that have not started yet."""
 
     def __init__(self, path: Path, faults: DiskFaults) -> None:
         super().__init__(path)
@@ -71,7 +71,7 @@ class FaultyDisk(PosixDisk):
             if what == "measure" and self._faults.full:
                 return 0
             if what == "close":
-                del self._descriptors[given[0]]  # before the system may give the number away again
+                del self._descriptors[given[0]]  # before the system can reuse the number
             return function(*given)
 
         return super().submit(what, name, checked, *arguments, **rest)
@@ -82,13 +82,13 @@ class FaultyDisk(PosixDisk):
 
     async def abandon(self) -> None:
         self.close()
-        await asyncio.sleep(0)  # what its threads have opened last arrives
+        await asyncio.sleep(0)  # its threads may have just opened files
         for descriptor in self._descriptors:
             os.close(descriptor)
 
 
 async def use_up(node: DiskNode) -> list[LedgerId]:
-    """Writes into the room that the journal has set aside until there is none, and says into which ledgers."""
+    """Fills the space that the journal has allocated. Returns the ledgers that it used."""
     ledgers: list[LedgerId] = []
     for size in FILLER_BYTES:
         ledger, epoch = LedgerId(FILLERS + node.boots * len(FILLER_BYTES) + len(ledgers)), Epoch(1)
@@ -102,9 +102,9 @@ async def use_up(node: DiskNode) -> list[LedgerId]:
 
 
 class SlowDialer:
-    """For `pydanube.connect(url, dialer=SlowDialer(1000))`: a client that reads that many bytes in a second.
+    """For `pydanube.connect(url, dialer=SlowDialer(1000))`: a client that reads only so many bytes per second.
 
-    So the broker finds its socket full, as with a consumer behind a bad line. What the client sends is not slowed down.
+    The broker finds its socket full, as with a consumer on a slow network. What the client sends is not slowed down.
     """
 
     def __init__(self, bytes_per_second: int) -> None:
@@ -116,12 +116,12 @@ class SlowDialer:
         if address.tls:
             raise ValueError("a slow reader does not support TLS; use a broker without it")
         loop = asyncio.get_running_loop()
-        [(family, kind, protocol, _, place), *_] = await loop.getaddrinfo(*address[:2], type=socket.SOCK_STREAM)
+        [(family, kind, protocol, _, target), *_] = await loop.getaddrinfo(*address[:2], type=socket.SOCK_STREAM)
         end = socket.socket(family, kind, protocol)
         try:
             end.setblocking(False)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)  # counts only before it connects
-            await loop.sock_connect(end, place)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)  # must be set before it connects
+            await loop.sock_connect(end, target)
         except BaseException:
             end.close()
             raise
@@ -130,7 +130,7 @@ class SlowDialer:
 
 
 class SlowLink(SocketLink):
-    """Hands on a piece at a time, and reads no more until all it has is handed on."""
+    """Passes on one piece at a time, and reads no more until everything is passed on."""
 
     def __init__(self, receiver: Receiver, bytes_per_second: int) -> None:
         super().__init__(receiver)

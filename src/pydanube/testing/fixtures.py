@@ -11,7 +11,7 @@ from pydanube.testing.broker import BrokerBeside, broker_beside, broker_thread
 
 @pytest.fixture(scope="session")
 def danube_url() -> Iterator[str]:
-    """The address of a real broker that lives as long as the test session."""
+    """The address of a real broker that runs during the whole test session."""
     with broker_thread() as url:
         yield url
 

@@ -1,4 +1,4 @@
-"""Small steps with a storage node, for tests: batches that can be told apart, and errors that must come."""
+"""Helpers for tests of storage nodes: distinct batches, and expected errors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pydanube.wire.batch import Batch, build
 
 LEDGER, OTHER = LedgerId(7), LedgerId(8)
 MAKER, FENCER, LATER = Epoch(3), Epoch(5), Epoch(9)
-PLENTY = 1 << 20  # bytes: more than any test here reads
+PLENTY = 1 << 20  # bytes; more than any of these tests reads
 
 
 def batch_at(offset: int, count: int = 1, *, epoch: int = MAKER, text: str = "payload") -> Batch:
-    """A stamped batch of `count` messages from `offset` on; the same arguments give the same bytes."""
+    """A stamped batch of `count` messages, starting at `offset`. The same arguments give the same bytes."""
     payloads = [f"{text} {number}".encode() for number in range(offset, offset + count)]
     return build(payloads, publish_time=1_700_000_000_000_000).stamped(offset, epoch, 1_700_000_000_000_000)
 
 
 async def refused(kind: type[DanubeError], answer: Awaitable[object]) -> None:
-    """The answer is this error, and nothing else."""
+    """Asserts that the call raises this error."""
     try:
         value = await answer
     except kind:
@@ -39,12 +39,12 @@ async def create(node: StorageNode, *ledgers: LedgerId, durability: Durability =
 async def append(
     node: StorageNode, *batches: Batch, ledger: LedgerId = LEDGER, epoch: Epoch = MAKER, confirmed: int = NO_OFFSET
 ) -> None:
-    """All at once, as a writer does."""
+    """Appends all batches concurrently, as a writer does."""
     await asyncio.gather(*(node.append(ledger, epoch, batch, confirmed) for batch in batches))
 
 
 async def read_all(node: StorageNode, ledger: LedgerId = LEDGER, offset: int = 0) -> Sequence[Batch]:
-    """Up to the first gap. One answer may hold fewer batches than there are, never none: so it is asked again."""
+    """Reads up to the first gap. An answer may have fewer batches than there are, but at least one."""
     found: list[Batch] = list(await node.read(ledger, offset, PLENTY))
     while True:
         try:
@@ -61,7 +61,7 @@ async def status(node: StorageNode, ledger: LedgerId = LEDGER) -> LedgerStatus:
 
 
 async def holds(node: StorageNode, batch: Batch) -> bool:
-    """Whether the node has this very batch at its place."""
+    """Whether the node has exactly this batch at its offset."""
     try:
         return await node.read(LEDGER, batch.base_offset, 1) == [batch]
     except EntryMissing:

@@ -1,15 +1,16 @@
-"""What every storage node must do, as test methods to inherit. For Danube's own kinds and for yours.
+"""What every storage node must do, as test methods to inherit, for Danube's own kinds of nodes and for yours.
 
-Subclass `StorageNodeContract`, say how a node is opened, and let pytest (or anything that collects `test_...` methods)
-run it. A kind that keeps its ledgers across a restart subclasses `DurableNodeContract` and also says how to reopen:
+Subclass `StorageNodeContract`, define how to open a node, and run it with pytest, or anything else that collects
+`test_...` methods. For a node that keeps its ledgers across a restart, subclass `DurableNodeContract`, which also needs
+to know how to reopen it:
 
     class TestMyNode(DurableNodeContract):
         async def open_node(self) -> StorageNode:
-            return await MyNode.open("a fresh place for each test")
+            return await MyNode.open("a new directory for each test")
 
         async def reopen_node(self, node: StorageNode) -> StorageNode:
             await node.close()
-            return await MyNode.open("the same place")
+            return await MyNode.open("the same directory")
 
 Each test opens one node, and closes it with `close_node`. With pytest, name this module in
 `pytest.register_assert_rewrite` to see the values behind a failed assertion.
@@ -55,15 +56,15 @@ Scenario = Callable[[StorageNode], Coroutine[Any, Any, None]]
 
 
 class StorageNodeContract:
-    """Hooks first, then what must hold of any node, whether it forgets at its end or not."""
+    """The hooks come first, then the tests that every node must pass, whether it keeps its ledgers or not."""
 
     async def open_node(self) -> StorageNode:
         """A node without ledgers."""
         raise NotImplementedError("override this to open a node of your kind")
 
     async def close_node(self, node: StorageNode) -> None:
-        """Ends it; may be called twice. Afterwards the node answers every call with `NodeClosed`."""
-        await node.close()  # type: ignore[attr-defined]  # not of the port: a writer never closes a node
+        """Closes the node; may be called twice. Afterwards, the node refuses every call with `NodeClosed`."""
+        await node.close()  # type: ignore[attr-defined]  # not part of the port: a writer never closes a node
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Runs one test on an event loop. Override it to choose the loop."""
@@ -405,7 +406,7 @@ class StorageNodeContract:
             await append(node, batch_at(0), batch_at(1))
             await node.seal(LEDGER, MAKER, 1)
             await node.seal(LEDGER, MAKER, 1)
-            await node.seal(LEDGER, LATER, 1)  # a later owner tells the same end again
+            await node.seal(LEDGER, LATER, 1)  # a later owner seals it at the same end
             for other in (0, 2, NO_OFFSET):
                 await refused(EntryConflict, node.seal(LEDGER, MAKER, other))
             assert (await status(node)).last == 1
@@ -420,7 +421,7 @@ class StorageNodeContract:
             await node.fence(LEDGER, FENCER)
             await refused(LedgerFenced, node.seal(LEDGER, MAKER, 0))
             await node.seal(LEDGER, FENCER, 0)
-            found = await node.fence(LEDGER, LATER)  # nothing left to fence; the answer is the end
+            found = await node.fence(LEDGER, LATER)  # nothing left to fence; the answer has the end
             assert (found.state, found.last) == (LedgerState.SEALED, 0)
 
         self.check(scenario)

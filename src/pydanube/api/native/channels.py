@@ -82,7 +82,7 @@ class ConsumerChannel:
     def unsettled(self) -> bool:
         """What it did before is still being sorted out, some of it in each turn of the loop: it leaves afterwards."""
         host = None if self.hold is None else self.hold.host
-        return isinstance(host, SubscriptionHost) and host.verdicts.waiting and not host.held
+        return isinstance(host, SubscriptionHost) and host.unsettled
 
     def begin(self, hold: ConsumerHold) -> None:
         self.hold = hold

@@ -64,7 +64,7 @@ from pydanube.wire.commands import (
     decode,
 )
 from pydanube.wire.commands import Receipt as Durability
-from pydanube.wire.frames import Buffer, Frame, FrameReader, Kind, Side
+from pydanube.wire.frames import Buffer, Frame, FrameKind, FrameReader, Side
 
 log = logging.getLogger(__name__)
 AnyChannel = ProducerChannel | ConsumerChannel
@@ -150,7 +150,7 @@ class NativeConnection(Worker):
     def _skip_unwanted(self) -> None:
         """Of what it publishes where it has no producer nothing is kept, not even until it has come."""
         reader, self._begun = self._reader, False
-        if (found := reader.unfinished) is not None and found[0] == Kind.PUBLISH:
+        if (found := reader.unfinished) is not None and found[0] == FrameKind.PUBLISH:
             _, channel, request = found
             if channel not in self._opening and not isinstance(self.channels.get(channel), ProducerChannel):
                 reader.skip()

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pydanube.base.errors import NotReliable, PolicyInvalid
+from pydanube.base.fields import Fields
 from pydanube.base.limits import BATCH_BYTES_MAX, CONSUMERS_MAX, PRODUCERS_MAX, SECOND, SUBSCRIPTIONS_MAX
 from pydanube.base.units import bytes_of, microseconds_of
 from pydanube.broker.limits.quotas import BacklogQuota
@@ -47,15 +48,11 @@ class Policies:
     table: str | None = None  # `delta`: what is in object storage is also a table; `none` exempts a topic
 
     def __post_init__(self) -> None:
+        given = Fields(PolicyInvalid, asdict(self))
         for name, top in _BOUNDS.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= top):
-                raise PolicyInvalid(f"{name} must be a whole number from 1 to {top}, got {value!r:.50}")
-        if self.backlog_policy not in (None, REJECT, DROP_OLDEST):
-            raise PolicyInvalid(f"backlog_policy must be {REJECT} or {DROP_OLDEST}, got {self.backlog_policy!r:.50}")
-
-        if self.table not in (None, NO_TABLE, DELTA):
-            raise PolicyInvalid(f"table must be {DELTA} or {NO_TABLE}, got {self.table!r:.50}")
+            given.whole(name, 1, top, None)
+        given.one_of("backlog_policy", (REJECT, DROP_OLDEST), None)
+        given.one_of("table", (DELTA, NO_TABLE), None)
 
     def over(self, below: Policies) -> Policies:
         """These policies, with the values of `below` for those that are not set."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid, SubscriptionOptionInvalid
+from pydanube.base.fields import Fields, listed, shown
 from pydanube.base.limits import LEDGERS_LISTED_MAX, MIB, SECOND, TOPIC_NAME_CHARACTERS_MAX
 from pydanube.base.names import TopicName, full_name
 from pydanube.base.units import microseconds_of
@@ -76,12 +77,10 @@ class SubscriptionOptions:
     poison_chosen: bool = field(default=False, compare=False)  # the same of failure.poison
 
     def __post_init__(self) -> None:
-        if self.idle_seconds is not None and not (type(self.idle_seconds) is int and self.idle_seconds > 0):
-            raise SubscriptionOptionInvalid(
-                f"idle_seconds must be a whole number of seconds, 1 or more, got {self.idle_seconds!r:.50}"
-            )
-        if type(self.holds_only) is not bool:
-            raise SubscriptionOptionInvalid(f"holds_only must be true or false, got {self.holds_only!r:.50}")
+        own = {"idle_seconds": self.idle_seconds, "holds_only": self.holds_only}
+        given = Fields(SubscriptionOptionInvalid, own)
+        given.whole("idle_seconds", 1, None, None)
+        given.flag("holds_only")
 
     def encode(self) -> bytes:
         return json.dumps(self.stored(), separators=(",", ":")).encode()
@@ -146,7 +145,7 @@ class SubscriptionOptions:
         except ValueError as why:
             raise SubscriptionOptionInvalid(f"subscription options cannot be read: {why}") from why
         if not isinstance(found, dict):
-            raise SubscriptionOptionInvalid(f"subscription options must be an object, got {type(found).__name__}")
+            raise SubscriptionOptionInvalid(f"subscription options must be an object, got {shown(found)}")
         return cls.from_json(found)
 
     @classmethod
@@ -171,7 +170,7 @@ def _plain(value: object) -> object:
 def _changed(options: Section, section: str, found: object) -> Section:
     """With these values; a complaint names what there is."""
     if not isinstance(found, Mapping):
-        raise SubscriptionOptionInvalid(f"{section} must be an object with options by name, got {type(found).__name__}")
+        raise SubscriptionOptionInvalid(f"{section} must be an object with options by name, got {shown(found)}")
     known = [each.name for each in fields(options)]
     values: dict[str, Any] = {}
     for name, value in found.items():
@@ -209,5 +208,5 @@ def _idle_seconds(value: Any) -> Any:
 def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
     choices = [each.value for each in kind]
     if value not in choices:
-        raise SubscriptionOptionInvalid(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {value!r:.50}")
+        raise SubscriptionOptionInvalid(f"{name} must be {listed(choices)}, got {shown(value)}")
     return kind(value)

@@ -14,12 +14,12 @@ from pydanube.base.errors import ArgumentInvalid, BackupInvalid, DanubeError
 from pydanube.base.errors.root import ExitCode
 from pydanube.base.limits import BACKUP_CHUNK_BYTES_MAX
 from pydanube.base.units import shown_bytes
-from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.commands import backup_files
+from pydanube.cli.commands.backup_files import BackupFile, Writer
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Output, output_option, progress
 from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import many
-from pydanube.cli.text import backup_files
-from pydanube.cli.text.backup_files import BackupFile, Writer
-from pydanube.cli.text.output import Output, printed, progress
 from pydanube.client import Client
 from pydanube.client.backups import read_piece
 
@@ -27,14 +27,14 @@ _DIRECTORY = click.Path(path_type=Path)
 Row = dict[str, Any]
 
 
-@click.group(cls=Noun, epilog="Example: danube backup create /backup/danube-2026-01-31")
+@click.group(cls=CommandGroup, epilog="Example: danube backup create /backup/danube-2026-01-31")
 def backup() -> None:
     """Back up a running broker, and restore it."""
 
 
 @backup.command("create", epilog="Example: danube backup create /backup/danube-2026-01-31")
 @click.argument("directory", type=_DIRECTORY)
-@printed
+@output_option
 @connected
 async def create(client: Client, output: Output, directory: Path) -> None:
     """Copy everything that the broker has on its disk into DIRECTORY, which must be new or empty.
@@ -46,7 +46,7 @@ async def create(client: Client, output: Output, directory: Path) -> None:
     begun = await client.ask("backup.begin", {})
     try:
         facts, done = await _copy_all(client, begun, directory)
-    finally:  # it holds files back from removal; if nobody hears this, its silence ends it
+    finally:  # a backup keeps files from being deleted; the broker ends it itself if this is lost
         with suppress(DanubeError):
             await client.ask("backup.end", {"backup": begun["backup"]})
     size = sum(file.bytes for file in done)
@@ -59,7 +59,7 @@ async def create(client: Client, output: Output, directory: Path) -> None:
 async def _copy_all(client: Client, begun: Row, directory: Path) -> tuple[Row, list[BackupFile]]:
     number: int = begun["backup"]
     done: list[BackupFile] = []
-    with progress("bytes", begun["bytes"]) as advance, backup_files.told(directory):
+    with progress("bytes", begun["bytes"]) as advance, backup_files.disk_errors(directory):
         while listed := (await client.ask("backup.files", {"backup": number, "after": done[-1].name if done else ""}))[
             "files"
         ]:
@@ -90,7 +90,7 @@ async def _copy(client: Client, number: int, file: Row, path: Path, advance: bac
 
 @backup.command("verify", epilog="Example: danube backup verify /backup/danube-2026-01-31")
 @click.argument("directory", type=_DIRECTORY)
-@printed
+@output_option
 def verify(output: Output, directory: Path) -> int:
     """Check that a backup is complete and that no file has changed. Needs no broker."""
     facts, files = backup_files.read_manifest(directory)
@@ -114,7 +114,7 @@ def verify(output: Output, directory: Path) -> int:
     is_flag=True,
     help="Use the object storage of the original broker, which must be gone for good.",
 )
-@printed
+@output_option
 def restore(output: Output, directory: Path, data_dir: Path, take_over_objects: bool) -> None:
     """Restore a backup to DATA_DIR, which must be new or empty.
 

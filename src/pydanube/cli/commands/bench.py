@@ -1,4 +1,4 @@
-"""`danube bench`: a quick look at how fast a broker takes and gives messages; `make bench-broker` is thorough."""
+"""`danube bench`: measures quickly how fast a broker accepts and delivers messages; `make bench-broker` is thorough."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ import click
 
 from pydanube.base.limits import SECOND
 from pydanube.cli.shell import values
-from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Output, output_option, progress, throughput
 from pydanube.cli.shell.running import client_of, connected
-from pydanube.cli.text.output import Output, pace, printed, progress
 from pydanube.client import Client, Consumer, Producer
 
-SAMPLES_MAX = 100_000  # latencies that are kept
+SAMPLES_MAX = 100_000  # latencies to keep
 CLIENTS_MAX = 1_000  # connections of one process
-DUE_SECONDS = 0.01  # of messages in a batch that has a time when it is due, at most
+DUE_SECONDS = 0.01  # with --rate, a batch holds the messages of at most this time
 SILENCE_SECONDS = 2.0  # after which no more messages are expected
 
 
-@click.group(cls=Noun, epilog="Example: danube bench publish trial")
+@click.group(cls=CommandGroup, epilog="Example: danube bench publish trial")
 def bench() -> None:
     """Measure how fast a broker accepts and delivers messages."""
 
 
 @bench.command("publish", epilog="Example: danube bench publish bench --count 1000000 --size 100")
 @click.argument("topic", type=values.topic)
-@click.option("--count", "-n", type=values.Whole(min=1), default=100_000, show_default=True)
+@click.option("--count", "-n", type=values.Integer(min=1), default=100_000, show_default=True)
 @click.option("--size", type=values.size, default=100, show_default=True, help="Payload size of a message: 100, 64KiB.")
 @click.option(
-    "--producers", type=values.Whole(1, CLIENTS_MAX), default=1, show_default=True, help="Connections to use."
+    "--producers", type=values.Integer(1, CLIENTS_MAX), default=1, show_default=True, help="Connections to use."
 )
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages per second in total.")
-@click.option("--batch", type=values.Whole(1, 100_000), default=1000, show_default=True, help="Messages per batch.")
-@click.option("--in-flight", type=values.Whole(min=1), default=8, show_default=True, help="Batches in flight.")
+@click.option("--batch", type=values.Integer(1, 100_000), default=1000, show_default=True, help="Messages per batch.")
+@click.option("--in-flight", type=values.Integer(min=1), default=8, show_default=True, help="Batches in flight.")
 @click.option(
     "--reliable/--no-reliable", default=True, show_default=True, help="Kind of the topic, if it has to be created."
 )
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
-@printed
+@output_option
 @connected
 async def publish(
     client: Client,
@@ -79,7 +79,7 @@ async def publish(
 
 
 class _Load:
-    """Messages that several producers publish together: each takes the next batch when it can."""
+    """Messages that several producers publish together: each takes the next batch when it is ready."""
 
     def __init__(
         self,
@@ -124,18 +124,18 @@ class _Load:
 
 
 async def _clients(stack: AsyncExitStack, first: Client, count: int) -> list[Client]:
-    """As many connections; the first is there."""
+    """Opens more clients, for `count` connections in total."""
     context = click.get_current_context()
     return [first, *[await stack.enter_async_context(client_of(context)) for _ in range(count - 1)]]
 
 
 @bench.command("consume", epilog="Example: danube bench consume bench --count 1000000 --consumers 4")
 @click.argument("topic", type=values.topic)
-@click.option("--count", "-n", type=values.Whole(min=1), default=100_000, show_default=True)
+@click.option("--count", "-n", type=values.Integer(min=1), default=100_000, show_default=True)
 @click.option(
-    "--consumers", type=values.Whole(1, CLIENTS_MAX), default=1, show_default=True, help="Connections to use."
+    "--consumers", type=values.Integer(1, CLIENTS_MAX), default=1, show_default=True, help="Connections to use."
 )
-@printed
+@output_option
 @connected
 async def consume(client: Client, output: Output, topic: str, count: int, consumers: int) -> None:
     """Consume stored and new messages, with a Shared subscription that is deleted afterwards.
@@ -162,11 +162,11 @@ async def consume(client: Client, output: Output, topic: str, count: int, consum
 
 
 class _Intake:
-    """What several consumers receive together, until there is enough or nothing comes."""
+    """The messages that several consumers receive together, until there are enough or none arrive."""
 
     def __init__(self, count: int, wall: int) -> None:
         self._count = count
-        self._wall = wall  # when it began: what was published before only has an age
+        self._wall = wall  # start time: the latency of messages published earlier would only be their age
         self.began = self.last = perf_counter()
         self.received = self.size = 0
         self.latencies: list[float] = []
@@ -192,11 +192,11 @@ class _Intake:
 
 
 def _rates(count: int, size: int, seconds: float) -> dict[str, Any]:
-    return {**pace(count, seconds), "megabytes_per_second": round(size / max(seconds, 1e-9) / 1e6, 2)}
+    return {**throughput(count, seconds), "megabytes_per_second": round(size / max(seconds, 1e-9) / 1e6, 2)}
 
 
 def _percentiles(latencies: list[float]) -> dict[str, float]:
-    """In milliseconds; nothing if nothing was measured."""
+    """In milliseconds; empty if nothing was measured."""
     if not latencies:
         return {}
     ordered = sorted(latencies)

@@ -1,4 +1,4 @@
-"""`danube completion`: the script that a shell completes commands with, as click makes it."""
+"""`danube completion`: prints the completion script that click generates for a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`danube config`: what a broker is configured with, or would be, and where each value comes from."""
+"""`danube config`: the settings of a running broker, or of one that would be started here, and the source of each."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pydanube.api.server import Loaded, settings
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
 from pydanube.base.errors.root import ExitCode
-from pydanube.cli.commands.standalone import loaded, setting_options
+from pydanube.cli.commands.standalone import load_settings, setting_options
 from pydanube.cli.shell.failures import Failure, say
-from pydanube.cli.shell.lazy import Noun
-from pydanube.cli.shell.settings import Broker, broker_of, place_options
-from pydanube.cli.text.output import Output, leaves, printed
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Output, flatten, output_option
+from pydanube.cli.shell.settings import Broker, broker_of, broker_options
 from pydanube.client.transport import Address, parse_addresses
 
 ANSWER_SECONDS = 5.0
@@ -30,15 +30,15 @@ MUST_BE_GIVEN = "must be given"
 Settings = dict[str, Any]
 
 
-@click.group(cls=Noun, epilog="Example: danube config show")
+@click.group(cls=CommandGroup, epilog="Example: danube config show")
 def config() -> None:
     """Show the configuration of a broker."""
 
 
 @config.command("show", epilog="Example: danube config show --config danube.yaml")
-@printed
+@output_option
 @setting_options
-@place_options
+@broker_options
 def show(output: Output, config: Path | None, **flags: Any) -> None:
     """Print every setting, its value, and where it comes from.
 
@@ -59,7 +59,7 @@ def show(output: Output, config: Path | None, **flags: Any) -> None:
 
 def _rows(found: Settings) -> Iterator[dict[str, Any]]:
     origins = found.pop("origins")
-    values = {key: _plain(value) for key, value in leaves(found)}
+    values = {key: _plain(value) for key, value in flatten(found)}
     for key in [*(key for key in settings() if key in values), *(key for key in values if key not in settings())]:
         yield {"setting": key, "value": _shown(key, values[key]), **origins.get(key, {"source": None, "name": None})}
 
@@ -78,12 +78,12 @@ def _plain(value: Any) -> Any:
     return value if value is None or type(value) in (bool, int, float) else str(value)
 
 
-# -- what one would be started with ------------------------------------------------------------------------------------
+# -- settings of a broker that would be started here -------------------------------------------------------------------
 
 
 def _local(config: Path | None, flags: dict[str, Any]) -> Settings:
     try:
-        found, missing = loaded(config, flags), False
+        found, missing = load_settings(config, flags), False
     except ConfigInvalid:
         found, missing = _without_directory(config, flags), True
     values: Settings = {each.name: getattr(found.config, each.name) for each in fields(found.config)}
@@ -96,15 +96,15 @@ def _local(config: Path | None, flags: dict[str, Any]) -> Settings:
 
 
 def _without_directory(config: Path | None, flags: dict[str, Any]) -> Loaded:
-    """Raises `ConfigInvalid` if more is wrong than that nobody has named the one thing that has no default."""
-    return loaded(config, {**flags, "data_dir": MUST_BE_GIVEN})
+    """Loads the settings without the data directory, the only setting without a default."""
+    return load_settings(config, {**flags, "data_dir": MUST_BE_GIVEN})
 
 
-# -- what is in force --------------------------------------------------------------------------------------------------
+# -- settings of a running broker --------------------------------------------------------------------------------------
 
 
 def _asked(broker: Broker) -> Settings | None:
-    """What the broker says, if there is one; one that was named by --url must be."""
+    """The settings of the running broker; None if there is none. Fails if --url names a broker that does not answer."""
     for address in parse_addresses(broker.url):
         try:
             return _ask(address, broker.ca_file)
@@ -117,15 +117,16 @@ def _asked(broker: Broker) -> Settings | None:
 
 
 def _ask(address: Address, ca_file: str | None) -> Settings:
-    place = (address.host, address.port)
+    target = (address.host, address.port)
     if address.tls:
         context = ssl.create_default_context(cafile=ca_file)
-        connection: HTTPConnection = HTTPSConnection(*place, timeout=ANSWER_SECONDS, context=context)
+        connection: HTTPConnection = HTTPSConnection(*target, timeout=ANSWER_SECONDS, context=context)
     else:
-        connection = HTTPConnection(*place, timeout=ANSWER_SECONDS)
+        connection = HTTPConnection(*target, timeout=ANSWER_SECONDS)
     with closing(connection):
         connection.connect()
-        here = HostPort(*connection.sock.getpeername()[:2])  # a broker without TLS answers to no name but its own
+        # Without TLS, a broker accepts only its own names and addresses as Host.
+        here = HostPort(*connection.sock.getpeername()[:2])
         connection.request("GET", "/api/v1/config", headers={"Host": str(here)})
         answer = connection.getresponse()
         body = answer.read(ANSWER_BYTES_MAX)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import click
 
 from pydanube.base.units import rough_duration
-from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Output, output_option
 from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import shown_time
-from pydanube.cli.text.output import Output, printed
 from pydanube.client import Client
 
 
-@click.group(cls=Noun, epilog="Example: danube connection list")
+@click.group(cls=CommandGroup, epilog="Example: danube connection list")
 def connection() -> None:
     """Show who is connected to the broker."""
 
 
 @connection.command("list", epilog="Example: danube connection list -o json")
-@printed
+@output_option
 @connected
 async def list_connections(client: Client, output: Output) -> None:
     """List open connections, oldest first.

@@ -1,4 +1,4 @@
-"""`danube context`: addresses of brokers under names, so that they need not be said each time."""
+"""`danube context`: broker addresses saved under names."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from pathlib import Path
 
 import click
 
-from pydanube.cli.shell.contexts import CONTEXTS_MAX, Contexts, Saved, contexts_file
+from pydanube.cli.shell.contexts import CONTEXTS_MAX, Contexts, SavedBroker, contexts_file
 from pydanube.cli.shell.failures import Failure
-from pydanube.cli.shell.lazy import Noun
-from pydanube.cli.shell.settings import broker_of, place_options, saved_names
-from pydanube.cli.text.output import Agreement, Output, destructive, printed
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option
+from pydanube.cli.shell.settings import broker_of, broker_options, saved_names
 
 NAME_CHARACTERS_MAX = 100
 
 
-@click.group(cls=Noun, epilog="Example: danube context list")
+@click.group(cls=CommandGroup, epilog="Example: danube context list")
 def context() -> None:
     """Manage saved broker addresses."""
 
@@ -26,7 +26,7 @@ def context() -> None:
 @click.argument("name")
 @click.option("--url", required=True, help="danube://host:port, or danubes://host:port for TLS.")
 @click.option("--ca-file", metavar="FILE", help="Trust this CA certificate (PEM).")
-@printed
+@output_option
 def add(output: Output, name: str, url: str, ca_file: str | None) -> None:
     """Save a broker address under a name. The first one becomes the context in use."""
     from pydanube.client.transport import parse_addresses
@@ -39,7 +39,7 @@ def add(output: Output, name: str, url: str, ca_file: str | None) -> None:
         raise Failure(
             f"there are already {CONTEXTS_MAX} contexts, the maximum", "Delete some with `danube context delete`."
         )
-    contexts.saved[name] = Saved(url, ca_file and str(Path(ca_file).absolute()))
+    contexts.saved[name] = SavedBroker(url, ca_file and str(Path(ca_file).absolute()))
     contexts.current = contexts.current or name
     contexts.save()
     output.done(f"saved {name}: {url}", name=name, url=url, current=contexts.current == name)
@@ -47,7 +47,7 @@ def add(output: Output, name: str, url: str, ca_file: str | None) -> None:
 
 @context.command("use", epilog="Example: danube context use staging")
 @click.argument("name", shell_complete=saved_names)
-@printed
+@output_option
 def use(output: Output, name: str) -> None:
     """Make a context the default."""
     contexts = Contexts.load()
@@ -58,7 +58,7 @@ def use(output: Output, name: str) -> None:
 
 
 @context.command("list", epilog="Example: danube context list")
-@printed
+@output_option
 def list_contexts(output: Output) -> None:
     """List the saved contexts."""
     contexts = Contexts.load()
@@ -70,8 +70,8 @@ def list_contexts(output: Output) -> None:
 
 
 @context.command("show", epilog="Example: danube context show")
-@printed
-@place_options
+@output_option
+@broker_options
 @click.pass_context
 def show(ctx: click.Context, output: Output) -> None:
     """Show the broker that commands use, and where that comes from."""
@@ -83,13 +83,13 @@ def show(ctx: click.Context, output: Output) -> None:
 
 @context.command("delete", epilog="Example: danube context delete staging --yes")
 @click.argument("name", shell_complete=saved_names)
-@printed
+@output_option
 @destructive
-def delete(output: Output, agreement: Agreement, name: str) -> None:
+def delete(output: Output, confirmation: Confirmation, name: str) -> None:
     """Delete a saved context."""
     contexts = Contexts.load()
     found = contexts.find(name)
-    if agreement.given(output, f"delete the context {name}: {found.shown}", name=name):
+    if confirmation.ask(output, f"delete the context {name}: {found.shown}", name=name):
         del contexts.saved[name]
         contexts.current = None if contexts.current == name else contexts.current
         contexts.save()

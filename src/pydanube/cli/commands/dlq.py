@@ -1,7 +1,7 @@
-"""`danube dlq`: messages that a subscription gave up, and their way back.
+"""`danube dlq`: inspects dead letters and publishes them again.
 
-A dead letter says in its attributes where it comes from. The broker publishes it there again, with its key and its own
-attributes, and acknowledges it in a subscription of the dead-letter topic, so that it is not done twice.
+The attributes of a dead letter name its original topic. The broker publishes it there again, with its key and original
+attributes, and acknowledges it in a subscription of the dead-letter topic, so that it is not published twice.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import click
 
 from pydanube.base.errors import SubscriptionNotFound
 from pydanube.base.limits import LISTED_MAX, OFFSET_MAX, REFUSALS_NAMED_MAX
-from pydanube.cli.commands.subscription import described as subscription_of
+from pydanube.cli.commands.subscription import find_subscription
+from pydanube.cli.messages.stored import count_messages, stored_batches, stored_ranges
+from pydanube.cli.messages.text import escaped, message_fields
 from pydanube.cli.shell import values
-from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option, progress
 from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import many, pairs
-from pydanube.cli.text.messages import described, with_escapes
-from pydanube.cli.text.output import Agreement, Output, destructive, printed, progress
-from pydanube.cli.text.reading import bounded_places, how_many, stored
 from pydanube.client import Client, Message
 
-SUBSCRIPTION = "danube-redrive"  # of a dead-letter topic: what it has acknowledged was published again
+SUBSCRIPTION = "danube-redrive"  # of a dead-letter topic: has acknowledged the letters that were published again
 TOPIC = "x-original-topic"
-OWN = frozenset(
+LETTER_ATTRIBUTES = frozenset(
     {
         TOPIC,
         "x-original-subscription",
@@ -37,7 +37,7 @@ OWN = frozenset(
         "x-failure-reason",
     }
 )
-ACKNOWLEDGED = "It was acknowledged or skipped."  # as the broker explains it
+ACKNOWLEDGED = "It was acknowledged or skipped."  # the broker's explanation
 COLUMNS = (
     "offset",
     "original_topic",
@@ -48,7 +48,7 @@ COLUMNS = (
     "reason",
     "payload",
 )
-CHUNK = LISTED_MAX  # letters in one request
+CHUNK = LISTED_MAX  # letters per request
 
 filter_option = click.option(
     "--filter",
@@ -59,23 +59,23 @@ filter_option = click.option(
 )
 
 
-@click.group(cls=Noun, epilog="Example: danube dlq peek orders-dead")
+@click.group(cls=CommandGroup, epilog="Example: danube dlq peek orders-dead")
 def dlq() -> None:
     """Inspect dead letters and publish them again."""
 
 
 @dlq.command("peek", epilog="Example: danube dlq peek orders-dead --count 5")
 @click.argument("topic", type=values.topic)
-@click.option("--count", "-n", type=values.Whole(1, 10_000), default=10, show_default=True)
+@click.option("--count", "-n", type=values.Integer(1, 10_000), default=10, show_default=True)
 @filter_option
-@printed
+@output_option
 @connected
 async def peek(client: Client, output: Output, topic: str, count: int, filters: tuple[str, ...]) -> None:
     """Show dead letters: their origin, why they were set aside, and whether they were published again."""
     wanted = Filter(filters)
     letters: list[Message] = []
-    async for batch in stored(client, await bounded_places(client, topic, "earliest", None)):
-        letters += [each for each in batch if wanted.has(each)][: count - len(letters)]
+    async for batch in stored_batches(client, await stored_ranges(client, topic, "earliest", None)):
+        letters += [each for each in batch if wanted.matches(each)][: count - len(letters)]
         if len(letters) == count:
             break
     redriven = await _redriven(client, topic, letters)
@@ -84,11 +84,11 @@ async def peek(client: Client, output: Output, topic: str, count: int, filters: 
 
 
 def _row(letter: Message, redriven: bool, *, for_people: bool) -> dict[str, Any]:
-    found = described(letter)
+    found = message_fields(letter)
     about = found["attributes"]
-    found["attributes"] = {name: text for name, text in about.items() if name not in OWN}
+    found["attributes"] = {name: text for name, text in about.items() if name not in LETTER_ATTRIBUTES}
     if for_people:
-        found["payload"] = with_escapes(letter.payload)
+        found["payload"] = escaped(letter.payload)
     return {
         **found,
         "original_topic": about.get(TOPIC),
@@ -101,32 +101,32 @@ def _row(letter: Message, redriven: bool, *, for_people: bool) -> dict[str, Any]
 
 
 def _number(text: str | None) -> int | str | None:
-    """As the broker wrote it; whoever else wrote it may have written anything."""
+    """The number that the broker wrote. Any other text stays as it is: a producer can set these attributes too."""
     return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 20 else text
 
 
 async def _redriven(client: Client, topic: str, letters: list[Message]) -> list[bool]:
-    """Which of them the subscription has acknowledged. Only what lies above its floor must be asked for one by one."""
-    known = await subscription_of(client, topic, SUBSCRIPTION)
+    """Which letters the subscription has acknowledged. Only those above its floor must be asked for one by one."""
+    known = await find_subscription(client, topic, SUBSCRIPTION)
     if known is None:
         return [False] * len(letters)
-    places = dict((await client.topic(topic)).places())
-    floors = dict(zip(places, known["floors"], strict=False))  # of partitions that it has seen
+    partitions = dict((await client.topic(topic)).partition_names())
+    floors = dict(zip(partitions, known["floors"], strict=False))  # a new partition has none
     stands = [(floor, end) for floor, end in zip(known["floors"], known["ends"], strict=True) if floor is not None]
-    scattered = sum(end - floor for floor, end in stands) > known["backlog"]  # something above a floor is done
+    scattered = sum(end - floor for floor, end in stands) > known["backlog"]  # some above a floor are acknowledged
     found = []
     for letter in letters:
         floor = floors.get(letter.partition)
         done = floor is not None and letter.offset < floor
         if scattered and not done and floor is not None:
-            place = places[letter.partition]
-            done = await client.admin.explain(place, SUBSCRIPTION, offset=letter.offset) == ACKNOWLEDGED
+            partition = partitions[letter.partition]
+            done = await client.admin.explain(partition, SUBSCRIPTION, offset=letter.offset) == ACKNOWLEDGED
         found.append(done)
     return found
 
 
 class Filter:
-    """All that is named must hold."""
+    """Selects dead letters that meet all conditions."""
 
     _NAMES: ClassVar = {"topic": TOPIC, "subscription": "x-original-subscription"}
 
@@ -135,10 +135,10 @@ class Filter:
         if "topic" in self.wanted:
             self.wanted["topic"] = values.topic(self.wanted["topic"])
 
-    def has(self, letter: Message) -> bool:
-        return all(self._holds(letter, name, text) for name, text in self.wanted.items())
+    def matches(self, letter: Message) -> bool:
+        return all(self._meets(letter, name, text) for name, text in self.wanted.items())
 
-    def _holds(self, letter: Message, name: str, text: str) -> bool:
+    def _meets(self, letter: Message, name: str, text: str) -> bool:
         if name == "key":
             return letter.key == text
         if name == "reason":
@@ -148,16 +148,16 @@ class Filter:
 
 @dlq.command("redrive", epilog="Example: danube dlq redrive orders-dead --filter subscription=billing --dry-run")
 @click.argument("topic", type=values.topic)
-@click.option("--limit", type=values.Whole(min=1), help="Maximum number of dead letters.")
+@click.option("--limit", type=values.Integer(min=1), help="Maximum number of dead letters.")
 @click.option("--to", "target", type=values.topic, help="Publish to this topic instead of the original ones.")
 @filter_option
-@printed
+@output_option
 @destructive
 @connected
 async def redrive(
     client: Client,
     output: Output,
-    agreement: Agreement,
+    confirmation: Confirmation,
     topic: str,
     limit: int | None,
     target: str | None,
@@ -171,20 +171,20 @@ async def redrive(
     an original topic stay unless you pass --to. Letters that their topic refuses stay too, and are listed.
     """
     asked: dict[str, Any] = {"filter": Filter(filters).wanted, **({} if target is None else {"to": target})}
-    if agreement.dry_run:
-        found = Redriven()
+    if confirmation.dry_run:
+        found = RedriveTotals()
         async for part in _redrive(client, topic, limit, {**asked, "dry_run": True}):
             found.add(part)
-        ways = ", ".join(f"{count:,} to {place}" for place, count in found.targets.items())
-        deed = f"publish {many(found.count, 'dead letter')} of {topic} again" + (f": {ways}" if ways else "")
+        ways = ", ".join(f"{count:,} to {name}" for name, count in found.targets.items())
+        action = f"publish {many(found.count, 'dead letter')} of {topic} again" + (f": {ways}" if ways else "")
         about = {"letters": found.count, "targets": found.targets, **found.left_over}
-        agreement.given(output, deed + found.left_text, topic=topic, **about)
+        confirmation.ask(output, action + found.left_text, topic=topic, **about)
         return
     most = await _backlog(client, topic)
     most = most if limit is None else min(limit, most)
-    if not agreement.given(output, f"publish up to {many(most, 'dead letter')} of {topic} again", topic=topic):
+    if not confirmation.ask(output, f"publish up to {many(most, 'dead letter')} of {topic} again", topic=topic):
         return
-    done = Redriven()
+    done = RedriveTotals()
     with progress(f"redriving {topic}", most) as advance:
         async for part in _redrive(client, topic, limit, asked):
             done.add(part)
@@ -194,8 +194,8 @@ async def redrive(
 
 
 @dataclass
-class Redriven:
-    """What all answers say together."""
+class RedriveTotals:
+    """The totals of all answers."""
 
     count: int = 0
     targets: dict[str, int] = field(default_factory=dict)
@@ -208,8 +208,8 @@ class Redriven:
         self.left += answer["left"]
         self.refused += answer["refused"]
         self.refusals = [*self.refusals, *answer["refusals"]][:REFUSALS_NAMED_MAX]
-        for place, count in answer["targets"].items():
-            self.targets[place] = self.targets.get(place, 0) + count
+        for name, count in answer["targets"].items():
+            self.targets[name] = self.targets.get(name, 0) + count
 
     @property
     def left_over(self) -> dict[str, Any]:
@@ -227,25 +227,25 @@ class Redriven:
 
 
 async def _backlog(client: Client, topic: str) -> int:
-    """How many letters were not redriven yet."""
+    """How many letters have not been redriven yet."""
     try:
         return int((await client.admin.describe_subscription(topic, SUBSCRIPTION))["backlog"])
     except SubscriptionNotFound:
-        return how_many(await bounded_places(client, topic, "earliest", None))
+        return count_messages(await stored_ranges(client, topic, "earliest", None))
 
 
 async def _redrive(
     client: Client, topic: str, limit: int | None, asked: dict[str, Any]
 ) -> AsyncIterator[dict[str, Any]]:
-    """The broker's answers, a slice of letters after the other.
+    """Yields the broker's answers, one slice of letters after the other.
 
-    No more are looked at than there were: what is published again may fail again at once, and come back as a letter.
+    Stops at the current end: a letter that is published again may fail at once and come back as a new letter.
     """
     left = OFFSET_MAX if limit is None else limit
-    for place, end in await bounded_places(client, topic, "earliest", None):
-        start = place.offset
+    for first, end in await stored_ranges(client, topic, "earliest", None):
+        start = first.offset
         while start < end and left:
-            fields = {"topic": place.name, "limit": min(CHUNK, left), "start": start, "end": end, **asked}
+            fields = {"topic": first.name, "limit": min(CHUNK, left), "start": start, "end": end, **asked}
             answer = await client.ask("dlq.redrive", fields)
             yield answer
             left -= answer["redriven"]

@@ -23,21 +23,21 @@ from pydanube import __version__
 from pydanube.base.errors import DanubeError, VerbUnknown
 from pydanube.base.limits import BLOCKED_LISTED_MAX, NODE_LEDGERS_MAX, NODE_LEDGERS_WARN, SECOND
 from pydanube.base.units import shown_bytes
+from pydanube.cli.shell.output import Output, output_option
 from pydanube.cli.shell.running import client_of, run
-from pydanube.cli.shell.settings import broker_of, place_options
+from pydanube.cli.shell.settings import broker_of, broker_options
 from pydanube.cli.shell.values import many, shown_time
-from pydanube.cli.text.output import Output, printed
 from pydanube.client import Client
 from pydanube.client.transport import parse_addresses
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 FREE_BYTES_WARN = 10 << 30
-FREE_BYTES_FAIL = 1 << 30  # a few journal files
-SYNC_SECONDS_WARN = 0.02  # every publish waits for one
+FREE_BYTES_FAIL = 1 << 30  # room for a few journal files
+SYNC_SECONDS_WARN = 0.02  # every durable publish waits for a sync
 FILES_WARN = 65_536
 FILES_FAIL = 1024
 SKEW_SECONDS_MAX = 2.0
-BUILT_SECONDS = 1_767_225_600  # 2026: nothing of this is older
+BUILT_SECONDS = 1_767_225_600  # 2026: an earlier time must be wrong
 SYNCS = 9
 DAY_SECONDS = 24 * 3600
 
@@ -52,8 +52,8 @@ class Finding(NamedTuple):
 @click.command(epilog="Example: danube doctor --data-dir ./data")
 @click.option("--data-dir", type=Path, help="Data directory of the broker. [env: DANUBE_DATA_DIR]")
 @click.option("--spark", is_flag=True, help="Check the requirements of Spark even if PySpark is not installed.")
-@printed
-@place_options
+@output_option
+@broker_options
 @click.pass_context
 def doctor(ctx: click.Context, output: Output, data_dir: Path | None, spark: bool) -> int:
     """Check this machine and the broker, and suggest fixes.
@@ -91,7 +91,7 @@ def _spark(asked: bool) -> Iterator[Finding]:
     from pydanube.spark.checks import checks
 
     for each in checks():
-        softer = each.result == FAIL and not asked  # it is there, but a broker does without
+        softer = each.result == FAIL and not asked  # a broker works without Spark
         yield Finding(each.check, WARN if softer else each.result, each.found, each.advice)
 
 
@@ -104,7 +104,7 @@ def _files() -> Finding:
 
 
 def _clock(data_dir: Path | None) -> Finding:
-    """A broker's own files are never newer than now, unless the clock went back."""
+    """The files of a broker are never newer than now, unless the clock went back."""
     now = time.time()
     newest = max((each.stat().st_mtime for each in data_dir.glob("*")), default=0.0) if data_dir is not None else 0.0
     shown = str(shown_time(round(now * SECOND)))
@@ -139,7 +139,7 @@ def _disk(data_dir: Path | None) -> Iterator[Finding]:
 
 
 def _sync_seconds(directory: Path) -> float:
-    """Of 4 KiB, as a small group of messages is written."""
+    """The median time to sync 4 KiB, the size of a small group of messages."""
     took: list[float] = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for _ in range(SYNCS):
@@ -182,7 +182,7 @@ async def _broker(ctx: click.Context) -> list[Finding]:
 
 
 async def _subscriptions(client: Client) -> list[Finding]:
-    """Those that go no further by themselves, and topics that are damaged."""
+    """Blocked subscriptions and damaged topics."""
     try:
         blocked = await client.admin.blocked_subscriptions()
     except VerbUnknown:  # an older broker
@@ -203,7 +203,7 @@ async def _subscriptions(client: Client) -> list[Finding]:
 
 
 async def _abandoned(client: Client) -> list[Finding]:
-    """Subscriptions that nobody reads, as of a pipeline that was given up: they keep what they did not get."""
+    """Subscriptions that no one reads, for example of a forgotten pipeline. They keep all messages since."""
     try:
         found = await client.admin.abandoned_subscriptions()
     except VerbUnknown:  # an older broker
@@ -221,7 +221,7 @@ async def _abandoned(client: Client) -> list[Finding]:
 
 
 async def _ledgers(client: Client) -> list[Finding]:
-    """Each topic has some, and their number is limited."""
+    """Whether the broker is running out of ledgers: every topic has some, and their number is limited."""
     found = await client.admin.status()
     there, most = found.get("ledgers", 0), found.get("ledgers_max", NODE_LEDGERS_MAX)  # an older broker does not say
     if there < NODE_LEDGERS_WARN:
@@ -232,7 +232,7 @@ async def _ledgers(client: Client) -> list[Finding]:
 
 
 async def _sinks(client: Client) -> list[Finding]:
-    """Writers whose topics take nothing until somebody has looked at them."""
+    """Exactly-once writers whose batch cannot be written: their topics accept nothing else."""
     try:
         found = (await client.ask("sink.list", {}))["sinks"]
     except VerbUnknown:  # an older broker
@@ -242,28 +242,28 @@ async def _sinks(client: Client) -> list[Finding]:
 
 
 async def _objects(client: Client) -> list[Finding]:
-    """The broker's object storage, if it has any: it answers now, is the broker's, and what is to go there does."""
+    """Whether object storage, if configured, answers, belongs to this broker, and accepts uploads."""
     try:
         began = time.perf_counter()
         found = await client.admin.storage_status()
     except VerbUnknown:  # an older broker
         return []
-    took, place = time.perf_counter() - began, found["objects"]
-    if place is None:
+    took, location = time.perf_counter() - began, found["objects"]
+    if location is None:
         return []
     if found["trouble"] is not None:
         advice = (
             "Check storage.objects.url, the network and the credentials. Until it works, messages stay on the disk."
         )
-        return [Finding("object storage", FAIL, f"{place}: {found['trouble']}", advice)]
+        return [Finding("object storage", FAIL, f"{location}: {found['trouble']}", advice)]
     if found["troubles"] or found["troubled_topics"]:
         what = "; ".join([*found["troubles"], f"{many(found['troubled_topics'], 'topic')} with problems"])
-        return [Finding("object storage", WARN, f"{place}: {what}", "See `danube storage usage --all`.")]
-    return [Finding("object storage", OK, f"{place} answers in {took * 1000:.1f} ms and is this broker's")]
+        return [Finding("object storage", WARN, f"{location}: {what}", "See `danube storage usage --all`.")]
+    return [Finding("object storage", OK, f"{location} answers in {took * 1000:.1f} ms and is this broker's")]
 
 
 def _is_taken(url: str) -> bool:
-    """Whether anything takes connections there."""
+    """Whether anything accepts connections at the address."""
     for address in parse_addresses(url):
         try:
             socket.create_connection((address.host, address.port), timeout=2).close()

@@ -1,4 +1,4 @@
-"""`danube export`: what a topic holds now, as a file. Read and written piece by piece, never as a whole."""
+"""`danube export`: writes the messages that a topic stores now to a file, batch by batch."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import IO, Any, Protocol
 import click
 
 from pydanube.adapters.replacing import replacing
+from pydanube.cli.messages.stored import count_messages, find_topic, stored_batches, stored_ranges
+from pydanube.cli.messages.text import json_line, message_fields, to_json
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import Failure
+from pydanube.cli.shell.output import Output, output_option, progress, require_package, throughput
 from pydanube.cli.shell.running import connected
-from pydanube.cli.shell.values import PLACES, many
-from pydanube.cli.text.messages import described, json_line, to_json
-from pydanube.cli.text.output import Output, need, pace, printed, progress
-from pydanube.cli.text.reading import bounded_places, how_many, place_in, stored
+from pydanube.cli.shell.values import POSITION_HELP, many
 from pydanube.client import Client, MessageBatch
 
 FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 ROW_GROUP_ROWS = 100_000
-ROW_GROUP_BYTES = 32 << 20  # whichever comes first: what is held before it is written
+ROW_GROUP_BYTES = 32 << 20  # whichever limit comes first; rows are held in memory until then
 CSV_COLUMNS = (
     "partition",
     "offset",
@@ -69,11 +69,13 @@ format_option = click.option(
 @click.argument("topic", type=values.topic)
 @click.argument("file")
 @format_option
-@click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
-@click.option("--to", "end", type=values.place, default="latest", show_default=True, help="Stop before this position.")
-@click.option("--partition", type=values.Whole(min=0), help="Only this partition.")
+@click.option("--from", "start", type=values.position, default="earliest", show_default=True, help=POSITION_HELP)
+@click.option(
+    "--to", "end", type=values.position, default="latest", show_default=True, help="Stop before this position."
+)
+@click.option("--partition", type=values.Integer(min=0), help="Only this partition.")
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
-@printed
+@output_option
 @connected
 async def export(
     client: Client,
@@ -94,26 +96,26 @@ async def export(
     """
     kind = format_of(file, given)
     _check_target(file, force=force)
-    await place_in(client, topic, partition, start, end)
-    places = await bounded_places(client, topic, start, partition, end)
+    await find_topic(client, topic, partition, start, end)
+    ranges = await stored_ranges(client, topic, start, partition, end)
     schema = None
     if kind == "parquet":
-        need("pyarrow.parquet", "Parquet")
+        require_package("pyarrow.parquet", "Parquet")
         schema = (await client.read_arrow(topic, "latest", partition=partition)).schema
     written, began = 0, perf_counter()
-    with _target(file) as target, progress(f"exporting {topic}", how_many(places)) as advance:
-        sink = SINKS[kind](target, schema, len(places) > 1)
-        async for batch in stored(client, places):
+    with _target(file) as target, progress(f"exporting {topic}", count_messages(ranges)) as advance:
+        sink = SINKS[kind](target, schema, len(ranges) > 1)
+        async for batch in stored_batches(client, ranges):
             sink.write(batch)
             written += len(batch)
             advance(len(batch))
         sink.close()
-    fields = {"topic": topic, "file": file, **pace(written, perf_counter() - began)}
+    fields = {"topic": topic, "file": file, **throughput(written, perf_counter() - began)}
     output.summary(f"{many(written)} of {topic} exported", beside=file == "-", **fields)
 
 
 def _check_target(file: str, *, force: bool) -> None:
-    """What is behind a link was not named: it is neither written nor replaced, and neither is the link."""
+    """Refuses to overwrite an existing file without --force, and refuses symbolic links."""
     if file == "-":
         return
     path = Path(file)
@@ -129,7 +131,7 @@ def _target(file: str) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if Path(file).exists() and not Path(file).is_file():  # whoever reads a pipe has it open by its name
+    if Path(file).exists() and not Path(file).is_file():  # replacing a pipe would cut off its reader
         with Path(file).open("wb") as target:
             yield target
         return
@@ -150,7 +152,7 @@ class JsonLines:
 
 
 class Csv:
-    """Empty and absent are told apart by the column of the encoding, which is empty for what is absent."""
+    """CSV. The encoding column is empty for an absent value, which tells it apart from an empty one."""
 
     def __init__(self, target: IO[bytes], schema: Any, partitioned: bool) -> None:
         self._target = target
@@ -159,8 +161,8 @@ class Csv:
         self._rows.writerow(CSV_COLUMNS)
 
     def write(self, batch: MessageBatch) -> None:
-        self._rows.writerows(map(self._row, map(described, batch)))
-        self._hand_over()
+        self._rows.writerows(map(self._row, map(message_fields, batch)))
+        self._flush()
 
     def _row(self, found: dict[str, Any]) -> list[Any]:
         for name in ("key", "payload"):
@@ -169,17 +171,17 @@ class Csv:
         found["attributes"] = to_json(found["attributes"])
         return [found.get(name) for name in CSV_COLUMNS]
 
-    def _hand_over(self) -> None:
+    def _flush(self) -> None:
         self._target.write(self._text.getvalue().encode("utf-8", "surrogatepass"))
         self._text.seek(0)
         self._text.truncate()
 
     def close(self) -> None:
-        self._hand_over()
+        self._flush()
 
 
 class Parquet:
-    """The columns that Arrow and Spark see; of a topic with partitions also which one."""
+    """The columns that Arrow and Spark use, and the partition if there are several."""
 
     def __init__(self, target: IO[bytes], schema: Any, partitioned: bool) -> None:
         import pyarrow as pa
@@ -202,9 +204,9 @@ class Parquet:
         self._rows += len(batch)
         self._bytes += batch.content.size
         if self._rows >= ROW_GROUP_ROWS or self._bytes >= ROW_GROUP_BYTES:
-            self._hand_over()
+            self._flush()
 
-    def _hand_over(self) -> None:
+    def _flush(self) -> None:
         import pyarrow as pa
 
         if self._held:
@@ -212,7 +214,7 @@ class Parquet:
         self._held, self._rows, self._bytes = [], 0, 0
 
     def close(self) -> None:
-        self._hand_over()
+        self._flush()
         self._writer.close()
 
 

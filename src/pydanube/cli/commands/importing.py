@@ -1,4 +1,4 @@
-"""`danube import`: what `danube export` wrote, or a file like it, published to a topic. Read piece by piece."""
+"""`danube import`: publishes the rows of a file, such as `danube export` writes, in pieces."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import click
 from pydanube.base.errors import DanubeError, MessageTooLarge
 from pydanube.base.limits import BATCH_BYTES_MAX, KIB
 from pydanube.cli.commands.export import format_of, format_option
+from pydanube.cli.messages.sources import in_thread, open_source
+from pydanube.cli.messages.text import Draft, draft_of, draft_of_line
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import Failure
+from pydanube.cli.shell.output import Output, output_option, progress, require_package, throughput
 from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import many
-from pydanube.cli.text.intake import in_thread, opened
-from pydanube.cli.text.messages import Draft, draft_of, draft_of_line
-from pydanube.cli.text.output import Output, need, pace, printed, progress
 from pydanube.client import Client
 
 READ_ROWS = 1000
@@ -32,7 +32,7 @@ TIMES = ("event_time", "delivery_time")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @format_option
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
-@printed
+@output_option
 @connected
 async def import_(client: Client, output: Output, topic: str, file: str, given: str | None, compression: str) -> None:
     """Publish the rows of a file: Parquet, JSON lines or CSV.
@@ -43,7 +43,7 @@ async def import_(client: Client, output: Output, topic: str, file: str, given: 
     """
     kind = format_of(file, given)
     if kind == "parquet":
-        need("pyarrow.parquet", "Parquet")
+        require_package("pyarrow.parquet", "Parquet")
     sent = lost = 0
     began = perf_counter()
 
@@ -54,7 +54,7 @@ async def import_(client: Client, output: Output, topic: str, file: str, given: 
     try:
         with progress(f"importing {file}", None) as advance:
             pieces = in_thread(lambda: _some(_drafts(file, kind)))
-            first = await _first(pieces)  # a file that is none of this kind makes no topic
+            first = await _first(pieces)  # a file of another format must not create the topic
             async with client.producer(topic, compression=compression, on_error=lose) as producer:
                 async for drafts in _chained(first, pieces):
                     for draft in drafts:
@@ -67,12 +67,12 @@ async def import_(client: Client, output: Output, topic: str, file: str, given: 
                         sent += 1
                     advance(len(drafts))
     finally:
-        fields = {"topic": topic, "file": file, **pace(sent - lost, perf_counter() - began)}
+        fields = {"topic": topic, "file": file, **throughput(sent - lost, perf_counter() - began)}
         output.summary(f"{many(sent - lost)} imported to {topic}", **fields)
 
 
 async def _first(pieces: AsyncIterator[list[Draft]]) -> list[Draft]:
-    """The first rows; none if there are none. Raises what is wrong with the header, or with the very first row."""
+    """The first rows, if any. Raises if the header or the first row is wrong."""
     async for piece in pieces:
         if piece:
             return piece
@@ -86,7 +86,7 @@ async def _chained(first: list[Draft], pieces: AsyncIterator[list[Draft]]) -> As
 
 
 def _some(drafts: Iterator[Draft]) -> Iterator[list[Draft]]:
-    """Many at a time; when a wrong row comes, those before it first."""
+    """Yields rows in lists. Before it fails at an invalid row, it yields the rows before it."""
     held: list[Draft] = []
     try:
         for draft in drafts:
@@ -101,7 +101,7 @@ def _some(drafts: Iterator[Draft]) -> Iterator[list[Draft]]:
 
 
 def _drafts(file: str, kind: str) -> Iterator[Draft]:
-    """Each row, with its number in what is wrong with it."""
+    """Yields each row; adds the number of the row to errors."""
     number = 1
     try:
         for draft in _READERS[kind](file):
@@ -113,7 +113,7 @@ def _drafts(file: str, kind: str) -> Iterator[Draft]:
 
 
 def _json_lines(file: str) -> Iterator[Draft]:
-    with opened(file) as source:
+    with open_source(file) as source:
         while line := source.readline(LINE_BYTES_MAX):
             if not line.endswith(b"\n") and len(line) >= LINE_BYTES_MAX:
                 raise click.UsageError("a line is longer than the maximum message size")
@@ -123,7 +123,7 @@ def _json_lines(file: str) -> Iterator[Draft]:
 
 def _csv(file: str) -> Iterator[Draft]:
     csv.field_size_limit(BATCH_BYTES_MAX * 2)
-    with opened(file) as source:
+    with open_source(file) as source:
         rows = csv.DictReader(line.decode("utf-8", "surrogatepass") for line in source)
         if rows.fieldnames:
             _check_names(rows.fieldnames)
@@ -138,7 +138,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _of_csv(row: dict[str | Any, Any]) -> dict[str, Any]:
-    """An empty key is none, unless its encoding says that it is an empty text; so is a payload that has an encoding."""
+    """An empty key without an encoding is absent. An empty payload is absent if its encoding is empty."""
     found = {name: text for name, text in row.items() if name is not None and text is not None}
     if found.get("key") == "" and not found.get("key_encoding"):
         del found["key"]
@@ -187,7 +187,7 @@ def _columns(batch: Any) -> Iterable[dict[str, Any]]:
 
 
 def _of_arrow(row: dict[str, Any]) -> Draft:
-    if isinstance(row.get("attributes"), list):  # a map comes as pairs
+    if isinstance(row.get("attributes"), list):  # Arrow returns a map as pairs
         row["attributes"] = dict(row["attributes"])
     return draft_of(row)
 

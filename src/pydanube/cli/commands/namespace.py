@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from pydanube.cli.commands.topic import policy_option
-from pydanube.cli.shell.lazy import Noun
-from pydanube.cli.shell.running import connected, rehearsed
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option
+from pydanube.cli.shell.running import ask_dry_run, connected
 from pydanube.cli.shell.values import policies_of
-from pydanube.cli.text.output import Agreement, Output, destructive, printed
 from pydanube.client import Client
 
 
-@click.group(cls=Noun, epilog="Example: danube namespace describe default")
+@click.group(cls=CommandGroup, epilog="Example: danube namespace describe default")
 def namespace() -> None:
     """Manage namespaces and their policies."""
 
@@ -20,7 +20,7 @@ def namespace() -> None:
 @namespace.command("create", epilog="Example: danube namespace create shop --policy topics_max=100")
 @click.argument("name")
 @policy_option
-@printed
+@output_option
 @connected
 async def create(client: Client, output: Output, name: str, policies: tuple[str]) -> None:
     """Create a namespace."""
@@ -30,7 +30,7 @@ async def create(client: Client, output: Output, name: str, policies: tuple[str]
 
 
 @namespace.command("list", epilog="Example: danube namespace list")
-@printed
+@output_option
 @connected
 async def list_namespaces(client: Client, output: Output) -> None:
     """List all namespaces."""
@@ -39,7 +39,7 @@ async def list_namespaces(client: Client, output: Output) -> None:
 
 @namespace.command("describe", epilog="Example: danube namespace describe shop")
 @click.argument("name")
-@printed
+@output_option
 @connected
 async def describe(client: Client, output: Output, name: str) -> None:
     """Show the policies and the number of topics of a namespace."""
@@ -50,7 +50,7 @@ async def describe(client: Client, output: Output, name: str) -> None:
 @namespace.command("alter", epilog="Example: danube namespace alter shop --policy publish_bytes_per_second=10MiB")
 @click.argument("name")
 @policy_option
-@printed
+@output_option
 @connected
 async def alter(client: Client, output: Output, name: str, policies: tuple[str]) -> None:
     """Change the policies of a namespace. Other policies stay as they are; `none` removes one."""
@@ -61,12 +61,12 @@ async def alter(client: Client, output: Output, name: str, policies: tuple[str])
 
 @namespace.command("delete", epilog="Example: danube namespace delete shop --dry-run")
 @click.argument("name")
-@printed
+@output_option
 @destructive
 @connected
-async def delete(client: Client, output: Output, agreement: Agreement, name: str) -> None:
+async def delete(client: Client, output: Output, confirmation: Confirmation, name: str) -> None:
     """Delete an empty namespace."""
-    await rehearsed(client, "namespace.delete", namespace=name)
-    if agreement.given(output, f"delete the namespace {name}", namespace=name):
+    await ask_dry_run(client, "namespace.delete", namespace=name)
+    if confirmation.ask(output, f"delete the namespace {name}", namespace=name):
         await client.admin.delete_namespace(name)
         output.done(f"deleted the namespace {name}", namespace=name)

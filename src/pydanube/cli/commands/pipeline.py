@@ -1,4 +1,4 @@
-"""`danube pipeline`. What only asks the broker is here; what reads a file is in `pipeline_files`."""
+"""`danube pipeline`. Commands that only ask the broker are here, those that read a file in `pipeline_files`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pydanube.cli.commands.pipeline_files import explain, redrive, reset, run, v
 from pydanube.cli.commands.pipeline_lakehouse import lakehouse
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import Failure, printable
-from pydanube.cli.shell.lazy import Noun
-from pydanube.cli.shell.running import connected, ended_by_its_reader
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option
+from pydanube.cli.shell.running import cancelled_when_output_closes, connected
 from pydanube.cli.shell.values import shown_time
-from pydanube.cli.text.output import Agreement, Output, destructive, printed
 from pydanube.client import Client
 
 POLL_SECONDS = 0.5
@@ -29,7 +29,7 @@ _LISTED = ("pipeline", "state", "rows", "rows_per_second", "lag_rows", "lag_seco
 Reply = dict[str, Any]
 
 
-@click.group(cls=Noun, epilog="Example: danube pipeline run orders.yaml")
+@click.group(cls=CommandGroup, epilog="Example: danube pipeline run orders.yaml")
 def pipeline() -> None:
     """Run declarative pipelines from topics and files to tables and topics, on Spark.
 
@@ -43,7 +43,7 @@ for _command in (run, validate, explain):
 
 
 @pipeline.command("list", epilog="Example: danube pipeline list")
-@printed
+@output_option
 @connected
 async def list_pipelines(client: Client, output: Output) -> None:
     """List the pipelines that report to the broker, and those that ended within the last day.
@@ -62,7 +62,7 @@ def _row(found: Reply) -> Reply:
 
 
 def _whole(found: Reply) -> Reply:
-    """With times as texts."""
+    """The reply with times as text."""
     info, progress = dict(found["info"]), dict(found["progress"])
     info["started"] = shown_time(info.get("started"))
     progress["watermark"] = shown_time(progress.get("watermark"))
@@ -71,7 +71,7 @@ def _whole(found: Reply) -> Reply:
 
 @pipeline.command("status", epilog="Example: danube pipeline status orders-by-minute")
 @click.argument("name")
-@printed
+@output_option
 @connected
 async def status(client: Client, output: Output, name: str) -> int:
     """Show where a pipeline runs, how fast, how far behind it is, and why it failed. Exits with 1 if it failed."""
@@ -85,14 +85,14 @@ async def status(client: Client, output: Output, name: str) -> int:
 @pipeline.command("logs", epilog="Example: danube pipeline logs orders-by-minute --follow")
 @click.argument("name")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the pipeline ends.")
-@printed
+@output_option
 @connected
 async def logs(client: Client, output: Output, name: str, follow: bool) -> None:
     """Show the last log lines of a pipeline, with the time at which the broker received them."""
     found = await client.admin.pipeline_logs(name)
     after = _print_lines(output, found["lines"], 0, paged=follow)
     if follow and found["state"] not in ENDED:
-        with ended_by_its_reader(), suppress(asyncio.CancelledError):  # Ctrl-C is how it ends, too
+        with cancelled_when_output_closes(), suppress(asyncio.CancelledError):  # Ctrl-C also ends it
             await _follow(client, output, name, after)
 
 
@@ -129,7 +129,7 @@ def _print_lines(output: Output, lines: list[Reply], after: int, *, paged: bool)
     show_default=True,
     help="Maximum time to wait with --wait.",
 )
-@printed
+@output_option
 @connected
 async def stop(client: Client, output: Output, name: str, wait: bool, timeout: int) -> None:  # noqa: ASYNC109 - given
     """Stop a pipeline, wherever it runs, after its current batch. The next run continues from there."""
@@ -157,7 +157,7 @@ async def _until_ended(client: Client, name: str, seconds: float) -> Reply:
 
 @pipeline.command("restart", epilog="Example: danube pipeline restart orders-by-minute")
 @click.argument("name")
-@printed
+@output_option
 @connected
 async def restart(client: Client, output: Output, name: str) -> None:
     """Make a pipeline read its file again after its current batch, and continue with it.
@@ -174,17 +174,17 @@ async def restart(client: Client, output: Output, name: str) -> None:
 @click.option(
     "--records", is_flag=True, help="Also delete what the broker stores for it; only if it will never run again."
 )
-@printed
+@output_option
 @destructive
 @connected
-async def forget(client: Client, output: Output, agreement: Agreement, name: str, records: bool) -> None:
+async def forget(client: Client, output: Output, confirmation: Confirmation, name: str, records: bool) -> None:
     """Remove a stopped pipeline from the list. If you run it again, it continues where it stopped.
 
     With --records, the broker also forgets where its checkpoint in object storage is and which dead letters were
     redriven. In that case, delete the checkpoint, or do not use the name for another pipeline.
     """
-    deed = f"forget {name}{' and what the broker stores for it' if records else ''}"
-    if agreement.given(output, deed, name=name, records=records):
+    action = f"forget {name}{' and what the broker stores for it' if records else ''}"
+    if confirmation.ask(output, action, name=name, records=records):
         await client.admin.forget_pipeline(name, records=records)
         output.done(f"forgot {name}", name=name, records=records)
 

@@ -1,6 +1,6 @@
-"""Verbs of `danube pipeline` that read its file: run, validate, explain, reset, redrive.
+"""Commands of `danube pipeline` that read a pipeline file: run, validate, explain, reset, redrive.
 
-Spark is loaded only where it is needed, and started only when the file, the machine and the broker are known to fit.
+Spark is loaded only if a command needs it, and started only after the file, the machine and the broker were checked.
 """
 
 from __future__ import annotations
@@ -19,31 +19,26 @@ from pydanube.base.errors import DanubeError
 from pydanube.base.names import check_pipeline
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import Failure, printable
+from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option
 from pydanube.cli.shell.running import client_of
 from pydanube.cli.shell.running import run as run_coroutine
-from pydanube.cli.shell.settings import broker_of, given_ca, place_options
-from pydanube.cli.text.output import Agreement, Output, destructive, printed
+from pydanube.cli.shell.settings import broker_of, broker_options, ca_file_option
 
 if TYPE_CHECKING:
     from pydanube.pipeline.spec.flow import Flow
 
-TWO_WAYS = "pass either --master or --remote, not both"
+MASTER_OR_REMOTE = "pass either --master or --remote, not both"
 INSTALL = "Run pip install 'pydanube[pipeline]'."
 FILE = click.Path(dir_okay=False)
 master_option = click.option("--master", metavar="MASTER", help="local[*], local[4], spark://host:7077, yarn, k8s://…")
 remote_option = click.option("--remote", metavar="URL", help="A Spark Connect server to use instead: sc://host:15002.")
 
 
-def spark_needed(flow: Flow, *, remote: bool) -> None:
-    """Packages and Java, told in one sentence before anything starts."""
+def check_spark(flow: Flow, *, remote: bool) -> None:
+    """Raises, before anything is started, if a package or Java is missing."""
     wanted = {"pyspark": "pipelines", "pyarrow": "pipelines"}
-    kinds = {each.kind for each in flow.targets} | ({flow.dead_letters.kind} if flow.dead_letters else set())
-    if "delta" in kinds:
-        wanted["deltalake"] = "a Delta table"
-    if "iceberg" in kinds:
-        wanted["pyiceberg"] = "an Iceberg table"
-    if getattr(flow.source, "format", "") == "avro":
-        wanted["fastavro"] = "Avro"
+    for each in (*flow.sinks, flow.dead_letters, flow.source):
+        wanted |= each.packages if each is not None else {}
     if remote:
         wanted["grpc"] = "Spark Connect"
     for module, purpose in wanted.items():
@@ -67,10 +62,10 @@ def run_flow(
     reload: Callable[[], Flow] | None = None,
     file: str | None = None,
 ) -> None:
-    """Runs it here, to its end: for every command that makes a flow of its options."""
+    """Runs a pipeline in this process until it ends, and prints a summary."""
     if master is not None and remote is not None:
-        raise click.UsageError(TWO_WAYS)
-    spark_needed(flow, remote=remote is not None)
+        raise click.UsageError(MASTER_OR_REMOTE)
+    check_spark(flow, remote=remote is not None)
     from pydanube.pipeline.run.runner import Runner, stderr_line
 
     def tell(text: str) -> None:
@@ -96,7 +91,7 @@ def run_flow(
     late = f", {found.late_rows:,} of them late" if found.late_rows else ""
     output.summary(
         f"{flow.name} {outcome.how}: {found.rows:,} rows in {found.batches:,} batches, {seconds:,.1f} s{late}",
-        beside=flow.console is not None,
+        beside=not flow.targets,
         pipeline=flow.name,
         outcome=outcome.how,
         rows=found.rows,
@@ -108,13 +103,12 @@ def run_flow(
 
 
 def load(ctx: click.Context, file: str, checkpoint: str | None) -> Flow:
-    """With the authority of --ca-file for every broker that the file names without one."""
-    from pydanube.pipeline.run.runner import with_ca
-    from pydanube.pipeline.spec.fields import parse_place
+    """Loads a pipeline file. --ca-file applies to every broker in the file that has no `ca` of its own."""
+    from pydanube.pipeline.spec.fields import parse_location
     from pydanube.pipeline.spec.flow import Flow
 
-    flow = with_ca(Flow.load(file), given_ca(ctx), named=True)
-    return flow if checkpoint is None else replace(flow, checkpoint=parse_place("--checkpoint", checkpoint, "."))
+    flow = Flow.load(file).with_ca(ca_file_option(ctx), named=True)
+    return flow if checkpoint is None else replace(flow, checkpoint=parse_location("--checkpoint", checkpoint, "."))
 
 
 @click.command(epilog="Example: danube pipeline run orders.yaml --master 'local[4]'")
@@ -122,10 +116,10 @@ def load(ctx: click.Context, file: str, checkpoint: str | None) -> Flow:
 @master_option
 @remote_option
 @click.option("--once", is_flag=True, help="Exit when everything available now is processed.")
-@click.option("--checkpoint", metavar="PLACE", help="Overrides the one in the file.")
+@click.option("--checkpoint", metavar="LOCATION", help="Overrides the one in the file.")
 @click.option("--verbose", is_flag=True, help="Show Spark's log, and its full trace after a failure.")
-@printed
-@place_options
+@output_option
+@broker_options
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -152,8 +146,8 @@ def run(
 @click.argument("file", type=FILE)
 @master_option
 @remote_option
-@printed
-@place_options
+@output_option
+@broker_options
 @click.pass_context
 def validate(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
     """Check a pipeline file without running it, and say what was checked and what was not.
@@ -162,24 +156,23 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
     checkpoint, and topics if the broker answers. `explain` checks SQL and columns; tables are checked when it runs.
     """
     if master is not None and remote is not None:
-        raise click.UsageError(TWO_WAYS)
+        raise click.UsageError(MASTER_OR_REMOTE)
     flow = load(ctx, file, None)
-    from pydanube.pipeline.run.checkpoint import look
+    from pydanube.pipeline.run.checkpoint import read_record
     from pydanube.pipeline.run.preflight import check, needs_broker
-    from pydanube.pipeline.run.runner import with_ca
     from pydanube.pipeline.spec.flow import check_master, warnings
 
     broker = broker_of(ctx)
-    flow = with_ca(flow, broker.ca_file)
+    flow = flow.with_ca(broker.ca_file)
     where = remote or master or ""
     check_master(flow, where)
     checked, skipped, notes = [f"file: {file}"], ["SQL and columns", "tables"], warnings(flow, where)
     try:
-        spark_needed(flow, remote=remote is not None)
+        check_spark(flow, remote=remote is not None)
         checked.append("packages: all installed" if remote is not None else "packages and Java: all installed")
     except (Failure, DanubeError) as error:
         notes.append(f"{error} on this machine: the pipeline cannot run here")
-    record = look(flow.checkpoint, flow.name)
+    record = read_record(flow.checkpoint, flow.name)
     begun = record is not None
     state = f"generation {record.generation}, to continue from" if record is not None else "none yet"
     checked.append(f"checkpoint: {flow.checkpoint}, {state}")
@@ -208,24 +201,23 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
 @click.argument("file", type=FILE)
 @master_option
 @remote_option
-@printed
-@place_options
+@output_option
+@broker_options
 @click.pass_context
 def explain(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
     """Describe what a pipeline does, the columns it writes, and Spark's plan. Nothing is started."""
     if master is not None and remote is not None:
-        raise click.UsageError(TWO_WAYS)
+        raise click.UsageError(MASTER_OR_REMOTE)
     flow = load(ctx, file, None)
-    spark_needed(flow, remote=remote is not None)
+    check_spark(flow, remote=remote is not None)
     from pydanube.pipeline.query import build
     from pydanube.pipeline.query.cause import cause_of
-    from pydanube.pipeline.query.session import Noise, Sessions
-    from pydanube.pipeline.run.runner import with_ca
+    from pydanube.pipeline.query.session import JvmOutput, Sessions
 
     broker = broker_of(ctx)
-    sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, Noise(None), verbose=False)
+    sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, JvmOutput(None), verbose=False)
     try:
-        text = build.explain(sessions.get(flow.spark), with_ca(flow, broker.ca_file), broker.url)
+        text = build.explain(sessions.get(flow.spark), flow.with_ca(broker.ca_file), broker.url)
     except Exception as error:
         raise cause_of(error).error from error
     finally:
@@ -239,7 +231,11 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
 @click.command(epilog="Example: danube pipeline reset orders.yaml --to earliest --dry-run")
 @click.argument("file", type=FILE)
 @click.option(
-    "--to", "place", required=True, metavar="PLACE", help="earliest, latest, 10m (ago), a time, offsets, or tables."
+    "--to",
+    "position",
+    required=True,
+    metavar="POSITION",
+    help="earliest, latest, 10m (ago), a time, offsets, or tables.",
 )
 @click.option(
     "--replaces",
@@ -247,17 +243,17 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
     metavar="QUERY",
     help="The query whose checkpoint is lost, as in the sink_conflict error.",
 )
-@click.option("--checkpoint", metavar="PLACE", help="Overrides the one in the file.")
-@printed
+@click.option("--checkpoint", metavar="LOCATION", help="Overrides the one in the file.")
+@output_option
 @destructive
-@place_options
+@broker_options
 @click.pass_context
 def reset(
     ctx: click.Context,
     output: Output,
-    agreement: Agreement,
+    confirmation: Confirmation,
     file: str,
-    place: str,
+    position: str,
     replaces: tuple[str, ...],
     checkpoint: str | None,
 ) -> None:
@@ -271,39 +267,40 @@ def reset(
     is lost or broken; nothing is read twice then.
     """
     flow = load(ctx, file, checkpoint)
+    from pydanube.pipeline.run.broker_record import broker_record_of
     from pydanube.pipeline.run.checkpoint import open_checkpoint
-    from pydanube.pipeline.run.keeping import keeper_of
-    from pydanube.pipeline.run.remembering import TABLES, where_targets_stand
     from pydanube.pipeline.run.resetting import plan_reset, written_again
-    from pydanube.pipeline.run.resetting import reset as begin_anew
-    from pydanube.pipeline.run.runner import with_ca
+    from pydanube.pipeline.run.resetting import reset as reset_pipeline
+    from pydanube.pipeline.run.target_position import TABLES, position_of_targets
 
     broker = broker_of(ctx)
-    flow = with_ca(flow, broker.ca_file)
-    by_tables = place.strip().lower() == TABLES
-    start = TABLES if by_tables else place_of(place)
+    flow = flow.with_ca(broker.ca_file)
+    by_tables = position.strip().lower() == TABLES
+    start = TABLES if by_tables else position_of(position)
 
     async def work() -> None:
         async with client_of_flow(ctx, flow) as client:
-            known = await where_targets_stand(flow, broker.url) if by_tables else None
+            known = await position_of_targets(flow, broker.url) if by_tables else None
             wanted = await plan_reset(client, flow, opened, broker.url, start if known is None else known.start)
-            if known is not None:  # whatever the checkpoint says
+            if known is not None:  # the checkpoint is lost or ignored
                 wanted = replace(wanted, again=0, skipped=0)
             facts = {"pipeline": flow.name, "to": start, "again": wanted.again, "skipped": wanted.skipped}
             facts |= {"gone": wanted.gone}
-            there = "the current end" if start == "latest" else "the position of its targets" if by_tables else start
+            target = "the current end" if start == "latest" else "the position of its targets" if by_tables else start
             result = "; ".join([written_again(flow, wanted), *(known.notes if known is not None else ())])
-            if agreement.given(output, f"restart {flow.name} at {there}: {result}", **facts):
+            if confirmation.ask(output, f"restart {flow.name} at {target}: {result}", **facts):
                 lost = replaces if known is None else (*replaces, *known.queries)
-                replaced = await begin_anew(client, flow, opened, broker.url, wanted, lost)
+                replaced = await reset_pipeline(client, flow, opened, broker.url, wanted, lost)
                 output.done(
-                    f"{flow.name} will restart at {there} on its next run: {result}",
+                    f"{flow.name} will restart at {target} on its next run: {result}",
                     **facts,
                     replaces=list(replaced),
                     generation=opened.record.generation,
                 )
 
-    with open_checkpoint(flow.checkpoint, flow.name, keeper=keeper_of(flow, broker.url, broker.ca_file)) as opened:
+    with open_checkpoint(
+        flow.checkpoint, flow.name, store=broker_record_of(flow, broker.url, broker.ca_file)
+    ) as opened:
         run_coroutine(work())
 
 
@@ -313,11 +310,11 @@ def reset(
 @click.option(
     "--again", is_flag=True, help="Include letters that may have been redriven already; some will be published twice."
 )
-@printed
+@output_option
 @destructive
-@place_options
+@broker_options
 @click.pass_context
-def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str, late: bool, again: bool) -> None:
+def redrive(ctx: click.Context, output: Output, confirmation: Confirmation, file: str, late: bool, again: bool) -> None:
     """Publish the dead letters of a pipeline to their topic again, once each.
 
     Do this after you have fixed why they failed. Other subscriptions of the topic receive them again too. Each message
@@ -326,26 +323,25 @@ def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str,
     A NAME works on the machine that runs the pipeline, or ran it last, as `danube pipeline list` shows it.
     """
     flow = load(ctx, file if os.path.exists(file) else _file_of(ctx, file), None)
-    from pydanube.pipeline.dead_letters.redriving import redrive as put_through
-    from pydanube.pipeline.run.runner import with_ca
+    from pydanube.pipeline.dead_letters.redriving import redrive as redrive_letters
 
     broker = broker_of(ctx)
-    flow = with_ca(flow, broker.ca_file)
+    flow = flow.with_ca(broker.ca_file)
     if flow.dead_letters is None:
         raise Failure(f"{flow.name} has no dead_letters")
 
     async def work() -> None:
         async with client_of_flow(ctx, flow) as client:
-            found = await put_through(client, flow, broker.url, late=late, again=again, dry_run=True)
+            found = await redrive_letters(client, flow, broker.url, late=late, again=again, dry_run=True)
             more = f"; {found.late:,} late ones stay" if found.late else ""
             more += f"; {found.others:,} that did not come from a topic stay" if found.others else ""
             if found.unsure:
                 more += f"; about {found.unsure:,} that may not have been redriven yet stay; use --again"
             facts = {"pipeline": flow.name, "late": found.late, "others": found.others, "unsure": found.unsure}
             least = "at least " if found.more else ""
-            deed = f"publish {least}{found.letters:,} dead letters of {flow.name} again{more}"
-            if agreement.given(output, deed, **facts, letters=found.letters):
-                done = await put_through(client, flow, broker.url, late=late, again=again)
+            action = f"publish {least}{found.letters:,} dead letters of {flow.name} again{more}"
+            if confirmation.ask(output, action, **facts, letters=found.letters):
+                done = await redrive_letters(client, flow, broker.url, late=late, again=again)
                 if done.refused:
                     more += f"; {done.refused:,} that their topic refused stay ({'; '.join(done.refusals)})"
                 output.done(
@@ -360,7 +356,7 @@ def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str,
 
 
 def _file_of(ctx: click.Context, name: str) -> str:
-    """The file that a pipeline was started with, as it told the broker; `name` itself if it is not a name."""
+    """The file that the pipeline was started with, according to the broker; `name` itself if it is not a valid name."""
     try:
         check_pipeline(name)
     except DanubeError:
@@ -382,7 +378,7 @@ def _file_of(ctx: click.Context, name: str) -> str:
 
 
 def client_of_flow(ctx: click.Context, flow: Flow) -> Any:
-    """The broker that the file names goes before the one of the command."""
+    """A client of the broker that the file names, or else of the command's broker."""
     if flow.url is None or flow.url == broker_of(ctx).url:
         return client_of(ctx)
     import pydanube
@@ -390,9 +386,9 @@ def client_of_flow(ctx: click.Context, flow: Flow) -> Any:
     return pydanube.connect(flow.url, ca_file=getattr(flow.source, "ca", None))
 
 
-def place_of(text: str) -> str:
-    """As a file has it: earliest, latest, a time in UTC, or JSON."""
-    from pydanube.pipeline.spec.source import parse_start
+def position_of(text: str) -> str:
+    """A position as pipeline files write it: earliest, latest, a time in UTC, or JSON."""
+    from pydanube.pipeline.sources.topic import parse_start
 
     if text.lower() not in ("earliest", "latest") and not text.lstrip().startswith("{"):
         text = str(values.shown_time(values.moment(text)["time"]))

@@ -1,4 +1,4 @@
-"""`danube pipeline lakehouse`: a topic as a table, without a file."""
+"""`danube pipeline lakehouse`: keeps a topic as a table, without a pipeline file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from pydanube.cli.commands.pipeline_files import master_option, remote_option, run_flow
-from pydanube.cli.shell.settings import place_options
-from pydanube.cli.text.output import Output, printed
+from pydanube.cli.shell.output import Output, output_option
+from pydanube.cli.shell.settings import broker_options
 
 FORMATS = ("raw", "json", "avro", "protobuf")
 CATALOG = ("catalog", "type", "uri", "warehouse")
@@ -16,20 +16,20 @@ CATALOG = ("catalog", "type", "uri", "warehouse")
 
 @click.command(epilog="Example: danube pipeline lakehouse --topic orders --to delta:lake/orders --once")
 @click.option("--topic", "topics", multiple=True, required=True, help="A topic; several topics share one table.")
-@click.option("--to", required=True, metavar="PLACE", help="delta:PATH, iceberg:NAMESPACE.TABLE or parquet:PATH.")
+@click.option("--to", required=True, metavar="TARGET", help="delta:PATH, iceberg:NAMESPACE.TABLE or parquet:PATH.")
 @click.option("--format", type=click.Choice(FORMATS), default="raw", show_default=True, help="Format of the payloads.")
 @click.option("--schema", metavar="TEXT", help="DDL for JSON, an .avsc file for Avro, a descriptor file for Protobuf.")
 @click.option("--message", metavar="NAME", help="Protobuf message, such as shop.Order.")
 @click.option(
     "--dead-letters",
-    metavar="PLACE",
+    metavar="TARGET",
     help="Where payloads that do not fit go; without it, the pipeline stops at the first one.",
 )
 @click.option("--partition-by", multiple=True, metavar="COLUMN", help="Use _date for one folder per day.")
 @click.option("--catalog", metavar="NAME", help="Iceberg catalog, as named in .pyiceberg.yaml.")
 @click.option("--catalog-type", "type", metavar="TYPE", help="sql, rest, hive, glue …")
 @click.option("--catalog-uri", "uri", metavar="URI", help="sqlite:///lake/catalog.db, https://…")
-@click.option("--warehouse", metavar="PLACE", help="Where the catalog stores tables.")
+@click.option("--warehouse", metavar="LOCATION", help="Where the catalog stores tables.")
 @click.option("--name", help="Name of the pipeline; by default derived from topic and target.")
 @click.option(
     "--start", default="earliest", show_default=True, help="Where a new pipeline starts, as in a pipeline file."
@@ -45,14 +45,16 @@ CATALOG = ("catalog", "type", "uri", "warehouse")
     default=True,
     help="Merge small files of the table, and delete replaced files after three days.",
 )
-@click.option("--checkpoint", metavar="PLACE", help="Location of the checkpoint. [default: ~/.danube/pipelines/NAME]")
+@click.option(
+    "--checkpoint", metavar="LOCATION", help="Location of the checkpoint. [default: ~/.danube/pipelines/NAME]"
+)
 @master_option
 @remote_option
 @click.option("--once", is_flag=True, help="Exit when everything available now is in the table.")
 @click.option("--print", "shown", is_flag=True, help="Print the pipeline file without running it.")
 @click.option("--verbose", is_flag=True, help="Show Spark's log, and its full trace after a failure.")
-@printed
-@place_options
+@output_option
+@broker_options
 @click.pass_context
 def lakehouse(
     ctx: click.Context,
@@ -71,7 +73,7 @@ def lakehouse(
     command again and it continues where it stopped. It is a normal pipeline: `list`, `status`, `logs` and `stop` work
     with its name.
     """
-    from pydanube.pipeline.spec.lakehouse import Job
+    from pydanube.pipeline.lakehouse import Job
 
     catalog = {name: given.pop(name) for name in CATALOG}
     job = Job(**given, catalog={name: text for name, text in catalog.items() if text is not None})

@@ -1,4 +1,4 @@
-"""`danube produce`: messages of the command line, lines, files, or many by a template, to a topic."""
+"""`danube produce`: publishes messages from arguments, stdin, files or a template."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import click
 from pydanube.base.errors import DanubeError, MessageTooLarge, TopicNotFound
 from pydanube.base.errors.root import ExitCode
 from pydanube.base.units import shown_when
+from pydanube.cli.messages.sources import fill_template, lines_of, whole_files
+from pydanube.cli.messages.text import Draft, draft_of_line
 from pydanube.cli.shell import values
+from pydanube.cli.shell.output import Output, output_option, throughput
 from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import many, pairs
-from pydanube.cli.text.intake import fill, lines_of, whole_files
-from pydanube.cli.text.messages import Draft, draft_of_line
-from pydanube.cli.text.output import Output, pace, printed
 from pydanube.client import Client
 
 GENERATED_AT_ONCE = 1000
 
 
 class Delivery(NamedTuple):
-    """When messages are to be delivered: some time after they are sent, or at a time; neither is at once."""
+    """When messages are to be delivered: a delay after sending, or at a time; immediately if neither is given."""
 
     delay: int | None = None  # microseconds
     at: int | None = None  # microseconds since 1970
@@ -40,7 +40,7 @@ class Delivery(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """How a line becomes a message."""
+    """How to turn a line into a message."""
 
     json: bool
     key: str | None
@@ -50,7 +50,7 @@ class Shape(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether messages have nothing but a payload and perhaps a key, so that many are sent at once."""
+        """Whether messages have only a payload and perhaps a key, so that `send_many` can be used."""
         return not (self.json or self.attributes or self.delivery)
 
     @property
@@ -73,7 +73,7 @@ class Shape(NamedTuple):
         return Draft(line, key, self.attributes or None, delivery_time=self.delivery.time())
 
     def _key(self, number: int) -> bytes | None:
-        return None if self.key is None else fill(self.key, number)
+        return None if self.key is None else fill_template(self.key, number)
 
 
 @click.command(epilog="Example: danube produce orders --value 'order {n}' --count 100 --rate 10 --key 'k{n}'")
@@ -90,11 +90,13 @@ class Shape(NamedTuple):
 )
 @click.option("--whole", is_flag=True, help="Publish each file, or all of stdin, as one message.")
 @click.option(
-    "--count", "-n", type=values.Whole(min=1), help="Publish --value this many times, or at most this many lines."
+    "--count", "-n", type=values.Integer(min=1), help="Publish --value this many times, or at most this many lines."
 )
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Maximum messages per second.")
 @click.option("--delay", type=values.duration, metavar="DURATION", help="Delay the delivery of each message: 3s.")
-@click.option("--at", type=values.due, metavar="TIME", help="Deliver at this time: 14:30, or 2026-01-31T10:00.")
+@click.option(
+    "--at", type=values.delivery_time, metavar="TIME", help="Deliver at this time: 14:30, or 2026-01-31T10:00."
+)
 @click.option("--key", "-k", metavar="TEXT", help="Key of each message; {n}, {uuid} and {now} are filled in.")
 @click.option("--key-separator", "-K", metavar="TEXT", help="Split each line at this text into key and value.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Attribute of each message.")
@@ -104,7 +106,7 @@ class Shape(NamedTuple):
 )
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
 @click.option("--quiet", "-q", is_flag=True, help="Do not print how many messages were acknowledged.")
-@printed
+@output_option
 @connected
 async def produce(
     client: Client,
@@ -149,21 +151,21 @@ async def produce(
         source = _given(messages) if messages else _generated(value or "", count or 1)
     else:
         source = (whole_files if whole else lines_of)(files or ("-",))
-    sending = Sending(client, topic, shape, rate, count, reliable=reliable, compression=compression)
+    sender = Sender(client, topic, shape, rate, count, reliable=reliable, compression=compression)
     began = perf_counter()
     try:
-        return await sending.run(source)
+        return await sender.run(source)
     finally:
         if not quiet:
-            fields = {"topic": topic, **pace(sending.acknowledged, perf_counter() - began)}
+            fields = {"topic": topic, **throughput(sender.acknowledged, perf_counter() - began)}
             what = "acknowledged" if reliable else "sent (the topic is not reliable)"
-            output.summary(f"{many(sending.acknowledged)} {what}{_when(delivery)}", **fields)
+            output.summary(f"{many(sender.acknowledged)} {what}{_when(delivery)}", **fields)
 
 
 def _check_sources(
     messages: tuple[str, ...], value: str | None, files: tuple[str, ...], *, whole: bool, by_line: bool
 ) -> None:
-    """One of them only. A name of a file where a message belongs is hardly ever meant as text."""
+    """Allows only one source. Refuses a MESSAGE that is the name of a file, which is hardly ever meant as text."""
     if bool(messages) + (value is not None) + (bool(files) or whole) > 1:
         raise click.UsageError("use only one of MESSAGE, --value and --file")
     if whole and by_line:
@@ -189,7 +191,7 @@ def _when(delivery: Delivery) -> str:
 
 
 async def _is_reliable(client: Client, topic: str) -> bool:
-    """As the topic is; one that is new will be."""
+    """The kind of the topic; a new one will be reliable."""
     try:
         return (await client.topic(topic)).reliable
     except TopicNotFound:
@@ -203,11 +205,11 @@ async def _given(messages: tuple[str, ...]) -> AsyncIterator[list[bytes]]:
 async def _generated(template: str, count: int) -> AsyncIterator[list[bytes]]:
     for first in range(1, count + 1, GENERATED_AT_ONCE):
         last = min(first + GENERATED_AT_ONCE, count + 1)
-        yield [fill(template, number) for number in range(first, last)]
+        yield [fill_template(template, number) for number in range(first, last)]
 
 
-class Sending:
-    """One run of the command."""
+class Sender:
+    """Sends the messages of one run of the command."""
 
     def __init__(
         self, client: Client, topic: str, shape: Shape, rate: float | None, limit: int | None, **options: Any
@@ -228,7 +230,7 @@ class Sending:
         self._failed += count
 
     async def run(self, source: AsyncIterator[list[bytes]]) -> int:
-        """All of it, or what came before Ctrl-C; every message is answered when it returns."""
+        """Sends everything, or what was read before Ctrl-C, and waits for all answers. Returns the exit code."""
         ended = ExitCode.SUCCESS
         try:
             async with self._producer:
@@ -266,7 +268,7 @@ class Sending:
             lines, keys = [each.payload or b"" for each in drafts], [each.key for each in drafts]
         try:
             self._producer.send_many(lines, keys=keys)
-        except MessageTooLarge:  # none was sent; one by one, those before it are, and it is named
+        except MessageTooLarge:  # nothing was sent; send one by one to publish those before it and to name the line
             await self._send_each(given, began)
             return
         self._sent += len(lines)

@@ -6,23 +6,23 @@ import click
 
 from pydanube.base.errors import RequestInvalid
 from pydanube.cli.shell import values
-from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option
 from pydanube.cli.shell.running import connected
-from pydanube.cli.text.output import Agreement, Output, destructive, printed
 from pydanube.client import Client
 
 ANY_TOPIC = "*"
-LISTED_MAX = 1_000  # more are not shown
+LISTED_MAX = 1_000  # the broker lists no more
 _COLUMNS = ("query", "target", "name", "batch", "committed", "run", "source", "error")
 
 
-@click.group(cls=Noun, epilog="Example: danube sink list")
+@click.group(cls=CommandGroup, epilog="Example: danube sink list")
 def sink() -> None:
     """Manage jobs that write exactly once."""
 
 
 @sink.command("list", epilog="Example: danube sink list")
-@printed
+@output_option
 @connected
 async def list_sinks(client: Client, output: Output) -> None:
     """List the exactly-once writers that the broker tracks (at most 1,000), with the last batch of each.
@@ -39,11 +39,11 @@ async def list_sinks(client: Client, output: Output) -> None:
 @click.argument("target")
 @click.option("--name", default="", help="The writeName of the writer, if it has one.")
 @click.option("--abandon", is_flag=True, help="Give up a batch that cannot be written. Rows already written stay.")
-@printed
+@output_option
 @destructive
 @connected
 async def forget(
-    client: Client, output: Output, agreement: Agreement, query: str, target: str, name: str, abandon: bool
+    client: Client, output: Output, confirmation: Confirmation, query: str, target: str, name: str, abandon: bool
 ) -> None:
     """Forget a writer, so that it can start over. Whatever it repeats is written again.
 
@@ -55,6 +55,6 @@ async def forget(
         raise RequestInvalid(
             f"no writer {query} of {known['target']} exists; run `danube sink list` to see all writers"
         )
-    if agreement.given(output, f"forget what {query} has written to {known['target']}", **known):
+    if confirmation.ask(output, f"forget what {query} has written to {known['target']}", **known):
         await client.ask("sink.forget", known | {"abandon": abandon})
         output.done(f"forgot what {query} has written to {known['target']}", **known)

@@ -18,7 +18,7 @@ SHORT = {"storage.objects.url": ("--objects",)}
 
 
 def setting_options(function: Any) -> Any:
-    """A flag for each setting, and `--config`."""
+    """Adds a flag for each setting, and `--config`."""
     for setting in reversed(settings().values()):
         if setting.type.expects == "true or false":
             switch = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
@@ -31,14 +31,14 @@ def setting_options(function: Any) -> Any:
     return config(function)
 
 
-def loaded(config: Path | None, flags: dict[str, Any]) -> Loaded:
-    """Of a command with `setting_options`."""
+def load_settings(config: Path | None, flags: dict[str, Any]) -> Loaded:
+    """The settings of a command with `setting_options`."""
     given = {key: flags[_name(key)] for key in settings()}
     return load(config, os.environ, {key: str(value) for key, value in given.items() if value is not None})
 
 
 def _name(key: str) -> str:
-    """Of the command's argument; a dot cannot be in it."""
+    """The name of the command's argument, which cannot contain a dot."""
     return key.replace(".", "__")
 
 
@@ -49,11 +49,11 @@ def standalone(config: Path | None, **flags: Any) -> None:
 
     The broker is durable, listens on loopback, and needs only a data directory.
     """
-    _serve(loaded(config, flags))
+    _serve(load_settings(config, flags))
 
 
 class _Formatter(logging.Formatter):
-    """Whatever others put into an error or a log line, secrets do not get out."""
+    """Removes secrets from log lines, wherever they come from."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
@@ -66,4 +66,4 @@ def _serve(found: Loaded) -> None:
     logging.basicConfig(level=level, handlers=[handler])
     run(serve(found))
     logging.shutdown()
-    os._exit(0)  # all is closed; to free what ten thousand topics were, one by one, would take seconds
+    os._exit(0)  # everything is closed; freeing the objects of ten thousand topics would take seconds

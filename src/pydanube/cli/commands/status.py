@@ -1,4 +1,4 @@
-"""`danube status`: the broker on one screen, with what is wrong. `danube version`."""
+"""`danube status`: the broker on one screen, with its problems. And `danube version`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pydanube.base.errors.root import ExitCode
 from pydanube.base.limits import SECOND
 from pydanube.base.units import rough_duration, shown_bytes
 from pydanube.cli.shell import values
+from pydanube.cli.shell.output import Output, output_option
 from pydanube.cli.shell.running import client_of, connected, run
-from pydanube.cli.shell.settings import broker_of, place_options
+from pydanube.cli.shell.settings import broker_of, broker_options
 from pydanube.cli.shell.values import many, shown_time
-from pydanube.cli.text.output import Output, printed
 from pydanube.client import Client
 
-SHOWN_MAX = 10  # of what is wrong; `danube doctor` lists more
+SHOWN_MAX = 10  # problems; `danube doctor` lists more
 
 
 @click.command(epilog="Example: danube status")
@@ -31,7 +31,7 @@ SHOWN_MAX = 10  # of what is wrong; `danube doctor` lists more
     metavar="DURATION",
     help="Measure message rates over this time.",
 )
-@printed
+@output_option
 @connected
 async def status(client: Client, output: Output, over: int) -> int:
     """Show the state of the broker on one screen, with problems.
@@ -66,7 +66,7 @@ async def status(client: Client, output: Output, over: int) -> int:
 
 
 def _for_people(record: dict[str, Any]) -> list[dict[str, str]]:
-    """As rows: each thing that is wrong has its own."""
+    """The record as rows; each problem has its own row."""
     free = record["disk_free_bytes"]
     shown = {
         "broker": f"{record['version']} at {record['broker']}",
@@ -86,7 +86,7 @@ def _for_people(record: dict[str, Any]) -> list[dict[str, str]]:
 
 
 async def _wrong(client: Client, found: dict[str, Any]) -> list[str]:
-    """In sentences; each ends with the command that tells more."""
+    """The problems, as sentences that name the command with the details."""
     wrong: list[str] = []
     if found["publishing_refused"]:
         free, reserve = shown_bytes(found["disk_free_bytes"] or 0), shown_bytes(found["disk_reserve_bytes"] or 0)
@@ -106,8 +106,8 @@ async def _wrong(client: Client, found: dict[str, Any]) -> list[str]:
 
 
 @click.command(epilog="Example: danube version")
-@printed
-@place_options
+@output_option
+@broker_options
 @click.pass_context
 def version(ctx: click.Context, output: Output) -> None:
     """Print the version of this command, and of the broker if one answers."""

@@ -11,10 +11,10 @@ from pydanube.base.errors.root import ExitCode
 from pydanube.base.units import shown_bytes
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import say
-from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option, progress
 from pydanube.cli.shell.running import connected, run
 from pydanube.cli.shell.values import many, shown_time
-from pydanube.cli.text.output import Agreement, Output, destructive, printed, progress
 from pydanube.client import Client
 
 SEGMENTS_SHOWN = 1_000
@@ -23,7 +23,7 @@ _USAGE = ("topic", *_SIZES[:3], "segments", "waiting_bytes", "lag_seconds")
 Row = dict[str, Any]
 
 
-@click.group(cls=Noun, epilog="Example: danube storage usage")
+@click.group(cls=CommandGroup, epilog="Example: danube storage usage")
 def storage() -> None:
     """Show and manage what is stored on disk and in object storage."""
 
@@ -32,7 +32,7 @@ def storage() -> None:
 @click.argument("topic", type=values.topic, required=False)
 @click.option("--namespace", default="default", show_default=True, help="Without TOPIC: all topics of this namespace.")
 @click.option("--all", "everywhere", is_flag=True, help="Without TOPIC: all namespaces.")
-@printed
+@output_option
 @connected
 async def usage(client: Client, output: Output, topic: str | None, namespace: str, everywhere: bool) -> None:
     """Show how many bytes topics have in each tier, and how many wait for upload.
@@ -59,7 +59,7 @@ async def usage(client: Client, output: Output, topic: str | None, namespace: st
 
 
 def _troubles(status: Row) -> list[str]:
-    """Of the place; as it answers now, or as it did last."""
+    """Problems with object storage: those of now, and the last known ones."""
     return list(dict.fromkeys(each for each in (status["trouble"], *status["troubles"]) if each))
 
 
@@ -79,7 +79,7 @@ def _total(rows: list[Row]) -> Row:
 @click.option(
     "--from",
     "start",
-    type=values.Whole(min=0),
+    type=values.Integer(min=0),
     default=0,
     metavar="OFFSET",
     help="Segments that contain this offset or later ones.",
@@ -87,12 +87,12 @@ def _total(rows: list[Row]) -> Row:
 @click.option(
     "--count",
     "-n",
-    type=values.Whole(1, 1_000_000),
+    type=values.Integer(1, 1_000_000),
     default=SEGMENTS_SHOWN,
     show_default=True,
     help="Maximum number of segments.",
 )
-@printed
+@output_option
 @connected
 async def segments(client: Client, output: Output, topic: str, start: int, count: int) -> None:
     """List the segments of a topic, of all partitions, oldest first.
@@ -109,7 +109,7 @@ async def segments(client: Client, output: Output, topic: str, start: int, count
 
 @storage.command("verify", epilog="Example: danube storage verify orders")
 @click.argument("topic", type=values.topic)
-@printed
+@output_option
 @connected
 async def verify(client: Client, output: Output, topic: str) -> int:
     """Read every segment of a topic and verify it.
@@ -137,10 +137,10 @@ async def verify(client: Client, output: Output, topic: str) -> int:
 
 @storage.command("salvage", epilog="Example: danube storage salvage orders --dry-run")
 @click.argument("topic", type=values.topic, required=False)
-@printed
+@output_option
 @destructive
 @connected
-async def salvage(client: Client, output: Output, agreement: Agreement, topic: str | None) -> int:
+async def salvage(client: Client, output: Output, confirmation: Confirmation, topic: str | None) -> int:
     """Accept the loss of messages that are damaged on disk.
 
     Reads everything that TOPIC has on the local disk (or all topics with known damage) and lists what cannot be read:
@@ -164,7 +164,7 @@ async def salvage(client: Client, output: Output, agreement: Agreement, topic: s
             say(state_left(each))
     known = sum(each["messages"] or 0 for each in rows if each["what"] == "messages")
     fields = {"damage": rows, "state_left": left, "messages": known}
-    if not agreement.given(output, f"give up {damage_of(rows)}", **fields):
+    if not confirmation.ask(output, f"give up {damage_of(rows)}", **fields):
         return ExitCode.FAILED
     for name in topics:
         await client.admin.salvage_topic(name, accept=True)
@@ -173,26 +173,26 @@ async def salvage(client: Client, output: Output, agreement: Agreement, topic: s
 
 
 def _without_offsets(row: Row) -> Row:
-    """Records of state have numbers of their own, which are nothing to people."""
+    """For state, the numbers are internal record numbers, which mean nothing to people."""
     return row if row["what"] == "messages" else row | {"first": None, "last": None, "messages": None}
 
 
 def damage_of(rows: list[Row]) -> str:
-    """In words: messages, offsets that perhaps no message had, and state."""
+    """The damage in words: messages, offsets that may not have had a message, and state."""
     messages = [each for each in rows if each["what"] == "messages"]
     known = sum(each["messages"] or 0 for each in messages)
     unknown = sum(each["last"] - each["first"] + 1 for each in messages if each["messages"] is None)
     states = list(dict.fromkeys(each["topic"] for each in rows if each["what"] == "state"))
     parts = [many(known)] if known else []
     if unknown:
-        parts.append(f"at most {many(unknown)}{' more' if known else ''}(the exact number is not known)")
+        parts.append(f"at most {many(unknown)}{' more' if known else ''} (the exact number is not known)")
     if states:
         parts.append(f"the damaged part of the state of {', '.join(states[:3])}{' and others' if states[3:] else ''}")
     return "; ".join(parts)
 
 
 def state_left(left: Row) -> str:
-    """What becomes of a topic whose state is damaged, in a sentence or two."""
+    """What remains of a topic whose state is damaged."""
     kept = [f"{each['subscription']} (done up to offset {each['floor']})" for each in left["subscriptions"]]
     text = f"{left['topic']}: without the damaged part of its state, it has "
     text += f"{many(len(kept), 'subscription')}: {', '.join(kept)}" if kept else "no subscription that is known by name"
@@ -203,7 +203,7 @@ def state_left(left: Row) -> str:
 
 @storage.command("upload", epilog="Example: danube storage upload orders")
 @click.argument("topic", type=values.topic)
-@printed
+@output_option
 @connected
 async def upload(client: Client, output: Output, topic: str) -> None:
     """Upload a topic to object storage now, and wait until it is done.
@@ -221,9 +221,9 @@ async def upload(client: Client, output: Output, topic: str) -> None:
 
 @storage.command("forget-node", epilog="Example: danube storage forget-node --data-dir ./data --dry-run")
 @click.option("--data-dir", type=Path, required=True, help="Data directory of the broker, which must not be running.")
-@printed
+@output_option
 @destructive
-def forget_node(output: Output, agreement: Agreement, data_dir: Path) -> int:
+def forget_node(output: Output, confirmation: Confirmation, data_dir: Path) -> int:
     """Give up a storage directory that is gone for good.
 
     A broker does not start without its storage directory (`node` in the data directory), because the directory may only
@@ -239,9 +239,9 @@ def forget_node(output: Output, agreement: Agreement, data_dir: Path) -> int:
         rows = [each | {"messages": f"{each['messages']:,}{' or more' if each['more'] else ''}"} for each in topics]
         output.rows(rows, ("topic", "messages", "stored"))
     known = sum(each["messages"] for each in topics)
-    deed = f"forget storage node {found['node']} with {many(known)} or more, and the subscriptions and producers of "
-    deed += many(len(topics), "topic or partition") if len(topics) == 1 else f"{len(topics):,} topics and partitions"
-    if not agreement.given(output, deed, **found):
+    action = f"forget storage node {found['node']} with {many(known)} or more, and the subscriptions and producers of "
+    action += many(len(topics), "topic or partition") if len(topics) == 1 else f"{len(topics):,} topics and partitions"
+    if not confirmation.ask(output, action, **found):
         return ExitCode.FAILED
     run(forget(data_dir, accept=True))
     output.done(f"forgot storage node {found['node']}; the broker can be started", **found)

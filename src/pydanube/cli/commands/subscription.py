@@ -12,14 +12,14 @@ from click.core import ParameterSource
 from pydanube.base.errors import SubscriptionNotFound, TopicNotFound
 from pydanube.base.limits import SECOND
 from pydanube.base.units import shown_duration, shown_when
+from pydanube.cli.messages.stored import count_messages, find_topic, stored_ranges
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import say
-from pydanube.cli.shell.lazy import Noun
-from pydanube.cli.shell.running import connected, rehearsed
-from pydanube.cli.shell.values import PLACES, many, options_of, shown_time
-from pydanube.cli.shell.watching import looks
-from pydanube.cli.text.output import Agreement, Output, destructive, leaves, printed
-from pydanube.cli.text.reading import bounded_places, how_many, place_in
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Confirmation, Output, destructive, flatten, output_option
+from pydanube.cli.shell.polling import poll
+from pydanube.cli.shell.running import ask_dry_run, connected
+from pydanube.cli.shell.values import POSITION_HELP, many, options_of, shown_time
 from pydanube.client import Client
 
 TYPES = ("exclusive", "shared", "failover", "key_shared")
@@ -33,7 +33,7 @@ option_option = click.option(
 )
 
 
-class Kind(click.Choice):  # type: ignore[type-arg]  # which older releases of click do not know
+class SubscriptionType(click.Choice):  # type: ignore[type-arg]  # not generic in older releases of click
     """A type of subscription, in any case and also as `key-shared`, as in Python and REST."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -42,11 +42,11 @@ class Kind(click.Choice):  # type: ignore[type-arg]  # which older releases of c
 
 
 def of_a_topic(command: Any) -> Any:
-    """TOPIC NAME: the subscription that the command is about."""
+    """Adds the arguments TOPIC and NAME of a subscription."""
     return click.argument("topic", type=values.topic)(click.argument("name", type=values.subscription)(command))
 
 
-@click.group(cls=Noun, epilog="Example: danube subscription lag")
+@click.group(cls=CommandGroup, epilog="Example: danube subscription lag")
 def subscription() -> None:
     """Create, inspect, move and delete subscriptions."""
 
@@ -56,11 +56,11 @@ def subscription() -> None:
 )
 @click.argument("topic", type=values.topic)
 @click.argument("name")
-@click.option("--type", "kind", type=Kind(TYPES), default="exclusive", show_default=True)
-@click.option("--from", "start", type=values.place, default="latest", show_default=True, help=PLACES)
+@click.option("--type", "kind", type=SubscriptionType(TYPES), default="exclusive", show_default=True)
+@click.option("--from", "start", type=values.position, default="latest", show_default=True, help=POSITION_HELP)
 @option_option
 @click.option("--dead-letter-topic", type=values.topic, help="Topic for messages whose retries are exhausted.")
-@printed
+@output_option
 @connected
 async def create(
     client: Client,
@@ -73,11 +73,11 @@ async def create(
     dead_letter_topic: str | None,
 ) -> None:
     """Create a subscription. An existing one is left unchanged."""
-    await place_in(client, topic, None, start)
+    await find_topic(client, topic, None, start)
     chosen = options_of(options) or {}
     if dead_letter_topic is not None:
         chosen.setdefault("failure", {}).update(poison="dead_letter", dead_letter_topic=dead_letter_topic)
-    known = await described(client, topic, name)
+    known = await find_subscription(client, topic, name)
     await client.admin.create_subscription(topic, name, type=kind, start=start, options=chosen or None)
     found = await client.admin.describe_subscription(topic, name)
     if known is None:
@@ -87,8 +87,8 @@ async def create(
     _warn(found, chosen)
 
 
-async def described(client: Client, topic: str, name: str) -> dict[str, Any] | None:
-    """The subscription, if there is one."""
+async def find_subscription(client: Client, topic: str, name: str) -> dict[str, Any] | None:
+    """Describes the subscription; None if it does not exist."""
     try:
         return await client.admin.describe_subscription(topic, name)
     except SubscriptionNotFound:
@@ -96,10 +96,10 @@ async def described(client: Client, topic: str, name: str) -> dict[str, Any] | N
 
 
 def _warn(found: dict[str, Any], chosen: dict[str, Any]) -> None:
-    """Of what was asked for and does not hold."""
-    held = dict(leaves(found["options"]))
-    for name, value in leaves(chosen):
-        has = held.get(name, False if value is False else None)  # a flag that is off is not listed
+    """Warns about options that differ from those of the existing subscription."""
+    held = dict(flatten(found["options"]))
+    for name, value in flatten(chosen):
+        has = held.get(name, False if value is False else None)  # a flag that is off is not in the description
         if has != value:
             say(f"{name} stays {has}, not {value}", "Use `danube subscription alter`.")
     if click.get_current_context().get_parameter_source("start") is not ParameterSource.DEFAULT:
@@ -108,7 +108,7 @@ def _warn(found: dict[str, Any], chosen: dict[str, Any]) -> None:
 
 @subscription.command("list", epilog="Example: danube subscription list orders")
 @click.argument("topic", type=values.topic)
-@printed
+@output_option
 @connected
 async def list_subscriptions(client: Client, output: Output, topic: str) -> None:
     """List the subscriptions of a topic."""
@@ -117,21 +117,21 @@ async def list_subscriptions(client: Client, output: Output, topic: str) -> None
 
 
 def _stuck(rows: list[dict[str, Any]]) -> list[str]:
-    """Columns that are only there if something is wrong."""
+    """Columns to show only if something is wrong."""
     return [name for name in ("blocked", "unreadable") if any(each.get(name) for each in rows)]
 
 
 @subscription.command("describe", epilog="Example: danube subscription describe orders billing")
 @of_a_topic
-@printed
+@output_option
 @connected
 async def describe(client: Client, output: Output, topic: str, name: str) -> None:
     """Show a subscription in detail: progress per partition, options, and finished messages by cause."""
-    output.record(_for(output, await client.admin.describe_subscription(topic, name)))
+    output.record(_for_output(output, await client.admin.describe_subscription(topic, name)))
 
 
-def _for(output: Output, found: dict[str, Any]) -> dict[str, Any]:
-    """For people, durations have a unit, and a time is one."""
+def _for_output(output: Output, found: dict[str, Any]) -> dict[str, Any]:
+    """For people, durations get a unit and times are formatted."""
     if not output.for_people:
         return found
     failure = dict(found["options"]["failure"])
@@ -148,33 +148,33 @@ def _for(output: Output, found: dict[str, Any]) -> dict[str, Any]:
 )
 @of_a_topic
 @option_option
-@printed
+@output_option
 @connected
 async def alter(client: Client, output: Output, topic: str, name: str, options: tuple[str]) -> None:
     """Change options of a subscription. Other options stay as they are."""
     chosen = options_of(options)
     if chosen is None:
         raise click.UsageError("nothing to change; pass --option")
-    output.record(_for(output, await client.admin.alter_subscription(topic, name, options=chosen)))
+    output.record(_for_output(output, await client.admin.alter_subscription(topic, name, options=chosen)))
 
 
 @subscription.command("seek", epilog="Example: danube subscription seek orders billing --to 10m --dry-run")
 @of_a_topic
-@click.option("--to", type=values.place, required=True, help=PLACES)
-@printed
+@click.option("--to", type=values.position, required=True, help=POSITION_HELP)
+@output_option
 @destructive
 @connected
-async def seek(client: Client, output: Output, agreement: Agreement, topic: str, name: str, to: Any) -> None:
+async def seek(client: Client, output: Output, confirmation: Confirmation, topic: str, name: str, to: Any) -> None:
     """Move a subscription to another position. Messages delivered before can no longer be acknowledged."""
-    before = await rehearsed(client, "subscription.seek", topic=topic, subscription=name, to=to)
+    before = await ask_dry_run(client, "subscription.seek", topic=topic, subscription=name, to=to)
     target = shown_time(to["time"]) if isinstance(to, dict) else to
-    left = how_many(await bounded_places(client, topic, to, None))
-    deed = (
+    left = count_messages(await stored_ranges(client, topic, to, None))
+    action = (
         f"move {name} of {topic}, now at {floors_of(before)} with {many(before['backlog'])} to do, to {_short(target)}"
     )
-    deed += f", which leaves {many(left)} to do"
+    action += f", which leaves {many(left)} to do"
     fields = {"topic": topic, "subscription": name, "backlog": before["backlog"], "to": target, "leaves": left}
-    if agreement.given(output, deed, **fields):
+    if confirmation.ask(output, action, **fields):
         after = await client.admin.seek_subscription(topic, name, to)
         sentence = f"{name} of {topic} is at {floors_of(after)}, with {many(after['backlog'])} to do"
         output.done(sentence, **after)
@@ -182,29 +182,35 @@ async def seek(client: Client, output: Output, agreement: Agreement, topic: str,
 
 @subscription.command("skip", epilog="Example: danube subscription skip orders billing --count 1 --yes")
 @of_a_topic
-@click.option("--count", type=values.Whole(min=1), help="Skip the next N messages.")
-@click.option("--before", type=values.Whole(min=0), metavar="OFFSET", help="Skip all messages before this offset.")
-@printed
+@click.option("--count", type=values.Integer(min=1), help="Skip the next N messages.")
+@click.option("--before", type=values.Integer(min=0), metavar="OFFSET", help="Skip all messages before this offset.")
+@output_option
 @destructive
 @connected
 async def skip(
-    client: Client, output: Output, agreement: Agreement, topic: str, name: str, count: int | None, before: int | None
+    client: Client,
+    output: Output,
+    confirmation: Confirmation,
+    topic: str,
+    name: str,
+    count: int | None,
+    before: int | None,
 ) -> None:
     """Skip messages: they count as acknowledged. For a partitioned topic, name the partition, as in orders-part-0."""
     if (count is None) == (before is None):
         raise click.UsageError("pass either --count or --before")
     named = {"topic": topic, "subscription": name}
-    most = (await rehearsed(client, "subscription.skip", **named, count=count, offset=before))["skipped"]
+    most = (await ask_dry_run(client, "subscription.skip", **named, count=count, offset=before))["skipped"]
     found = await client.admin.describe_subscription(topic, name)
-    deed = f"skip the next {many(most)} of {name}, which has {many(found['backlog'])} to do"
-    if agreement.given(output, deed, topic=topic, subscription=name, backlog=found["backlog"]):
+    action = f"skip the next {many(most)} of {name}, which has {many(found['backlog'])} to do"
+    if confirmation.ask(output, action, topic=topic, subscription=name, backlog=found["backlog"]):
         skipped = await client.admin.skip_messages(topic, name, count=count, to=before)
         output.done(f"skipped {many(skipped)} of {name}", topic=topic, subscription=name, skipped=skipped)
 
 
 @subscription.command("consumers", epilog="Example: danube subscription consumers orders billing")
 @of_a_topic
-@printed
+@output_option
 @connected
 async def consumers(client: Client, output: Output, topic: str, name: str) -> None:
     """List the consumers of a subscription: name, address, partitions, and which of them are active."""
@@ -218,7 +224,7 @@ async def consumers(client: Client, output: Output, topic: str, name: str) -> No
 @of_a_topic
 @click.option("--offset", type=int, help="Offset of the message. [default: the first unacknowledged one]")
 @click.option("--consumer", type=int, help="Explain why this consumer gets nothing.")
-@printed
+@output_option
 @connected
 async def explain(
     client: Client, output: Output, topic: str, name: str, offset: int | None, consumer: int | None
@@ -228,15 +234,15 @@ async def explain(
     Without --offset and --consumer, it explains the first unacknowledged message of each partition.
     """
     found = await client.admin.explanations(topic, name, offset=offset, consumer=consumer)
-    told = found["explanations"]
+    explained = found["explanations"]
     if not output.for_people:
-        about = told[0]["offset"] if len(told) == 1 else None
+        about = explained[0]["offset"] if len(explained) == 1 else None
         return output.record({"topic": topic, "subscription": name, "offset": about, "consumer": consumer, **found})
-    left, total = sum(each["backlog"] for each in told), sum(each["total"] for each in told)
+    left, total = sum(each["backlog"] for each in explained), sum(each["total"] for each in explained)
     if offset is not None or consumer is not None or not left:
         return output.done(found["sentence"])
     output.done(f"{left:,} of {many(total)} to do")
-    for each in told:
+    for each in explained:
         if each["backlog"]:
             where = "" if each["partition"] is None else f"partition {each['partition']}, "
             output.done(f"{where}offset {each['offset']}: {each['sentence']}")
@@ -247,8 +253,8 @@ async def explain(
 @click.option("--namespace", default="default", show_default=True, help="Without TOPIC: all topics of this namespace.")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option("--every", type=values.duration, default="2s", show_default=True, help="Refresh interval of --watch.")
-@click.option("--count", "rounds", type=values.Whole(min=1), help="With --watch: stop after this many refreshes.")
-@printed
+@click.option("--count", "rounds", type=values.Integer(min=1), help="With --watch: stop after this many refreshes.")
+@output_option
 @connected
 async def lag(
     client: Client, output: Output, topic: str | None, namespace: str, watch: bool, every: int, rounds: int | None
@@ -266,13 +272,13 @@ async def lag(
     before: dict[tuple[str, str], int] = {}
     try:
         with output.live((*columns, "acked_per_second", "blocked")) as show:
-            async for rows, elapsed in looks(client, lambda: _lags(client, topic, namespace), every, rounds):
+            async for rows, elapsed in poll(client, lambda: _lags(client, topic, namespace), every, rounds):
                 for each in rows:
                     last = before.get((each["topic"], each["subscription"]))
                     each["acked_per_second"] = None if last is None else (each["done"] - last) / elapsed
                 before = {(each["topic"], each["subscription"]): each["done"] for each in rows}
                 show(rows)
-    except asyncio.CancelledError:  # Ctrl-C is how it ends
+    except asyncio.CancelledError:  # ended by Ctrl-C
         return
 
 
@@ -292,23 +298,23 @@ async def _lags(client: Client, topic: str | None, namespace: str) -> list[dict[
 
 @subscription.command("delete", epilog="Example: danube subscription delete orders billing --dry-run")
 @of_a_topic
-@printed
+@output_option
 @destructive
 @connected
-async def delete(client: Client, output: Output, agreement: Agreement, topic: str, name: str) -> None:
+async def delete(client: Client, output: Output, confirmation: Confirmation, topic: str, name: str) -> None:
     """Delete a subscription. Its consumers get an error."""
-    await rehearsed(client, "subscription.delete", topic=topic, subscription=name)
+    await ask_dry_run(client, "subscription.delete", topic=topic, subscription=name)
     found = await client.admin.describe_subscription(topic, name)
     fields = {"topic": topic, "subscription": name, "backlog": found["backlog"], "consumers": found["consumers"]}
-    deed = f"delete {name} of {topic} with {many(found['backlog'])} to do and {many(found['consumers'], 'consumer')}"
-    if agreement.given(output, deed, **fields):
+    action = f"delete {name} of {topic} with {many(found['backlog'])} to do and {many(found['consumers'], 'consumer')}"
+    if confirmation.ask(output, action, **fields):
         await client.admin.delete_subscription(topic, name)
         output.done(f"deleted {name} of {topic}", **fields)
 
 
-def _short(place: Any) -> str:
-    """A time without a fraction of a second that it does not have."""
-    return str(place).replace(".000000Z", "Z")
+def _short(target: Any) -> str:
+    """A time without fractions of a second that are zero."""
+    return str(target).replace(".000000Z", "Z")
 
 
 def floors_of(described: dict[str, Any]) -> str:

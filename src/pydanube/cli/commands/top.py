@@ -1,4 +1,4 @@
-"""`danube top`: topics by how much is published to them, measured between two looks."""
+"""`danube top`: the busiest topics, measured between two refreshes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import click
 
 from pydanube.base.errors import NamespaceNotFound, TopicNotFound
 from pydanube.cli.shell import values
+from pydanube.cli.shell.output import Output, output_option
+from pydanube.cli.shell.polling import poll
 from pydanube.cli.shell.running import connected
-from pydanube.cli.shell.watching import looks
-from pydanube.cli.text.output import Output, printed
 from pydanube.client import Client
 
-TOPICS_MAX = 1000  # looked at in each round; each is a question to the broker
+TOPICS_MAX = 1000  # described in each refresh, with one request each
 ASKED_AT_ONCE = 32
 COLUMNS = ("topic", "messages_per_second", "bytes_per_second", "messages", "bytes", "producers", "consumers")
 SORTS = {"rate": "messages_per_second", "bytes": "bytes", "messages": "messages", "name": "topic"}
@@ -25,10 +25,10 @@ SORTS = {"rate": "messages_per_second", "bytes": "bytes", "messages": "messages"
 @click.option("--every", type=values.duration, default="2s", show_default=True, help="Refresh interval.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="rate", show_default=True)
 @click.option(
-    "--lines", type=values.Whole(1, TOPICS_MAX), default=20, show_default=True, help="Number of topics to show."
+    "--lines", type=values.Integer(1, TOPICS_MAX), default=20, show_default=True, help="Number of topics to show."
 )
-@click.option("--count", "rounds", type=values.Whole(min=1), help="Stop after this many refreshes.")
-@printed
+@click.option("--count", "rounds", type=values.Integer(min=1), help="Stop after this many refreshes.")
+@output_option
 @connected
 async def top(
     client: Client, output: Output, namespace: str | None, every: int, sort: str, lines: int, rounds: int | None
@@ -41,16 +41,16 @@ async def top(
     before: dict[str, dict[str, Any]] = {}
     try:
         with output.live(COLUMNS) as show:
-            async for rows, elapsed in looks(client, lambda: _looked(client, namespace), every, rounds):
+            async for rows, elapsed in poll(client, lambda: _topic_rows(client, namespace), every, rounds):
                 for row in rows:
                     _measure(row, before.get(row["topic"]), elapsed)
                 before = {row["topic"]: row for row in rows}
                 show(_sorted(rows, SORTS[sort])[:lines])
-    except asyncio.CancelledError:  # Ctrl-C is how it ends
+    except asyncio.CancelledError:  # ended by Ctrl-C
         return
 
 
-async def _looked(client: Client, namespace: str | None) -> list[dict[str, Any]]:
+async def _topic_rows(client: Client, namespace: str | None) -> list[dict[str, Any]]:
     names: list[str] = []
     for each in [namespace] if namespace is not None else await client.admin.namespaces():
         try:
@@ -73,7 +73,7 @@ async def _looked(client: Client, namespace: str | None) -> list[dict[str, Any]]
 
 
 def _measure(row: dict[str, Any], before: dict[str, Any] | None, elapsed: float) -> None:
-    """Bytes are those of an average message, for what was deleted meanwhile is not known."""
+    """Adds the rates. Bytes are estimated from the average message, because deleted messages are not known."""
     if before is None or elapsed <= 0:
         row["messages_per_second"] = row["bytes_per_second"] = None
         return

@@ -9,15 +9,15 @@ import click
 from pydanube.base.errors import OffsetsDamaged
 from pydanube.base.errors.root import ExitCode
 from pydanube.base.units import shown_bytes
+from pydanube.cli.commands.table_snippets import snippets
+from pydanube.cli.messages.stored import find_topic
+from pydanube.cli.messages.text import message_rows
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import say
-from pydanube.cli.shell.lazy import Noun
-from pydanube.cli.shell.running import connected, rehearsed
-from pydanube.cli.shell.values import PLACES, many, policies_of
-from pydanube.cli.text.messages import peeked
-from pydanube.cli.text.output import Agreement, Output, destructive, printed
-from pydanube.cli.text.reading import place_in
-from pydanube.cli.text.snippets import snippets
+from pydanube.cli.shell.groups import CommandGroup
+from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option
+from pydanube.cli.shell.running import ask_dry_run, connected
+from pydanube.cli.shell.values import POSITION_HELP, many, policies_of
 from pydanube.client import Client
 
 policy_option = click.option(
@@ -29,7 +29,7 @@ policy_option = click.option(
 )
 
 
-@click.group(cls=Noun, epilog="Example: danube topic list")
+@click.group(cls=CommandGroup, epilog="Example: danube topic list")
 def topic() -> None:
     """Create, inspect, change and delete topics."""
 
@@ -38,7 +38,7 @@ def topic() -> None:
 @click.argument("name", type=values.topic)
 @click.option(
     "--partitions",
-    type=values.Whole(min=0),
+    type=values.Integer(min=0),
     default=0,
     show_default=True,
     help="Number of partitions; 0 for an unpartitioned topic.",
@@ -55,7 +55,7 @@ def topic() -> None:
     help="What a publish waits for before it is acknowledged.",
 )
 @policy_option
-@printed
+@output_option
 @connected
 async def create(
     client: Client,
@@ -76,18 +76,18 @@ async def create(
 @topic.command("list", epilog="Example: danube topic list --namespace shop")
 @click.option("--namespace", default="default", show_default=True)
 @click.option("--all", "everywhere", is_flag=True, help="List all namespaces.")
-@printed
+@output_option
 @connected
 async def list_topics(client: Client, output: Output, namespace: str, everywhere: bool) -> None:
     """List the topics of a namespace."""
     names = await client.admin.namespaces() if everywhere else [namespace]
     rows = [each for name in names for each in await client.admin.topic_records(name)]
-    output.rows([_true(each) for each in rows], ("topic", "reliable", "partitions", "durability"))
+    output.rows([_with_durability(each) for each in rows], ("topic", "reliable", "partitions", "durability"))
 
 
 @topic.command("describe", epilog="Example: danube topic describe orders -o json")
 @click.argument("name", type=values.topic)
-@printed
+@output_option
 @connected
 async def describe(client: Client, output: Output, name: str) -> None:
     """Show a topic in detail: offsets, bytes, producers, consumers, subscriptions, tiers."""
@@ -95,7 +95,7 @@ async def describe(client: Client, output: Output, name: str) -> None:
     if output.for_people:
         found["tiers"] = {name: each for name, each in (found.get("tiers") or {}).items() if each and name != "bytes"}
         found["damaged"] = [_damaged(each) for each in found.get("damaged") or ()]
-    output.record({**_true(found), "messages": messages_of(found)})
+    output.record({**_with_durability(found), "messages": messages_of(found)})
 
 
 def _damaged(found: dict[str, Any]) -> str:
@@ -106,9 +106,9 @@ def _damaged(found: dict[str, Any]) -> str:
 
 @topic.command("alter", epilog="Example: danube topic alter orders --partitions 8 --policy ttl_seconds=none")
 @click.argument("name", type=values.topic)
-@click.option("--partitions", type=values.Whole(min=1), help="New number of partitions; it can only grow.")
+@click.option("--partitions", type=values.Integer(min=1), help="New number of partitions; it can only grow.")
 @policy_option
-@printed
+@output_option
 @connected
 async def alter(client: Client, output: Output, name: str, partitions: int | None, policies: tuple[str]) -> None:
     """Add partitions or change policies. Other policies stay as they are; `none` removes one."""
@@ -120,21 +120,21 @@ async def alter(client: Client, output: Output, name: str, partitions: int | Non
 
 @topic.command("delete", epilog="Example: danube topic delete orders --dry-run")
 @click.argument("name", type=values.topic)
-@printed
+@output_option
 @destructive
 @connected
-async def delete(client: Client, output: Output, agreement: Agreement, name: str) -> None:
+async def delete(client: Client, output: Output, confirmation: Confirmation, name: str) -> None:
     """Delete a topic with its messages and subscriptions."""
-    await rehearsed(client, "topic.delete", topic=name)
+    await ask_dry_run(client, "topic.delete", topic=name)
     fields: dict[str, Any] = {"topic": name}
     try:
         found = await client.admin.describe_topic(name)
     except OffsetsDamaged:
-        deed = f"delete {name}, whose state is damaged and unreadable,"
+        action = f"delete {name}, whose state is damaged and unreadable,"
     else:
         fields |= {"messages": messages_of(found), "subscriptions": found["subscriptions"]}
-        deed = f"delete {name} with {_contents(found)} and {many(found['subscriptions'], 'subscription')}"
-    if agreement.given(output, deed, **fields):
+        action = f"delete {name} with {_contents(found)} and {many(found['subscriptions'], 'subscription')}"
+    if confirmation.ask(output, action, **fields):
         await client.admin.delete_topic(name)
         output.done(f"deleted {name}", **fields)
 
@@ -143,41 +143,41 @@ async def delete(client: Client, output: Output, agreement: Agreement, name: str
 @click.argument("name", type=values.topic)
 @click.option(
     "--before",
-    type=values.Whole(min=0),
+    type=values.Integer(min=0),
     metavar="OFFSET",
     help="Delete only messages before this offset, in one partition.",
 )
-@printed
+@output_option
 @destructive
 @connected
-async def truncate(client: Client, output: Output, agreement: Agreement, name: str, before: int | None) -> None:
+async def truncate(client: Client, output: Output, confirmation: Confirmation, name: str, before: int | None) -> None:
     """Delete the messages of a topic, but not the topic. Subscriptions skip them."""
-    count = (await rehearsed(client, "topic.truncate", topic=name, before=before))["messages"]
-    if agreement.given(output, f"delete {many(count)} of {name}", topic=name, messages=count):
+    count = (await ask_dry_run(client, "topic.truncate", topic=name, before=before))["messages"]
+    if confirmation.ask(output, f"delete {many(count)} of {name}", topic=name, messages=count):
         await client.admin.truncate_topic(name, before=before)
         output.done(f"deleted {many(count)} of {name}", topic=name, messages=count)
 
 
 @topic.command("peek", epilog="Example: danube topic peek orders --count 5 --from 10m")
 @click.argument("name", type=values.topic)
-@click.option("--count", "-n", type=values.Whole(1, 10_000), default=1, show_default=True)
-@click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
-@click.option("--partition", type=values.Whole(min=0), help="Only this partition.")
-@printed
+@click.option("--count", "-n", type=values.Integer(1, 10_000), default=1, show_default=True)
+@click.option("--from", "start", type=values.position, default="earliest", show_default=True, help=POSITION_HELP)
+@click.option("--partition", type=values.Integer(min=0), help="Only this partition.")
+@output_option
 @connected
 async def peek(client: Client, output: Output, name: str, count: int, start: Any, partition: int | None) -> None:
     """Show messages without consuming them."""
-    await place_in(client, name, partition, start)
+    await find_topic(client, name, partition, start)
     found = await client.admin.peek(name, count, start=start, partition=partition)
     output.rows(
-        peeked(found, for_people=output.for_people),
+        message_rows(found, for_people=output.for_people),
         ("partition", "offset", "publish_time", "key", "payload", "attributes"),
     )
 
 
 @topic.command("table", epilog="Example: danube topic table orders")
 @click.argument("name", type=values.topic)
-@printed
+@output_option
 @connected
 async def table(client: Client, output: Output, name: str) -> None:
     """Show where the table of a topic is, and how to read it with DuckDB, Polars and Spark.
@@ -206,13 +206,13 @@ def _next_step(name: str, *, grows: bool) -> str:
     return f"Run `danube topic alter {name} --policy table=delta` to get one."
 
 
-def _true(record: dict[str, Any]) -> dict[str, Any]:
-    """What keeps nothing is not durable, whatever was chosen."""
+def _with_durability(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with the real durability: a topic that stores nothing has none, whatever was chosen."""
     return record if record["reliable"] else {**record, "durability": "none"}
 
 
 def messages_of(described: dict[str, Any]) -> int:
-    """How many offsets it holds; some of them may be gaps."""
+    """The number of stored offsets; some of them may be gaps."""
     return int(sum(described["ends"]) - sum(described["firsts"]))
 
 

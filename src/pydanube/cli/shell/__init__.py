@@ -1,1 +1,1 @@
-"""What all commands share: settings, contexts, command-line values, completion, and how a command ends."""
+"""What all commands share: options, contexts, command-line values, completion, output, confirmation, exit codes."""

@@ -1,6 +1,7 @@
-"""Names that a shell offers behind a word: of topics and subscriptions, by asking the broker, and of saved contexts.
+"""Shell completion of names: topics and subscriptions, by asking the broker, and saved contexts.
 
-Somebody waits with a finger on the key: what takes long, or fails in whatever way, offers nothing and says nothing.
+A user is waiting at the prompt. Completion that takes too long, or fails for any reason, offers nothing and prints
+nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydanube.cli.shell.failures import Failure
 from pydanube.cli.shell.running import client_of, run
 from pydanube.client import Client
 
-PATIENCE_SECONDS = 1.0
+TIMEOUT_SECONDS = 1.0
 
 
 def contexts(incomplete: str) -> list[str]:
@@ -28,14 +29,15 @@ def contexts(incomplete: str) -> list[str]:
 def topics(context: click.Context, incomplete: str) -> list[str]:
     try:
         found: list[str] = run(_topics(context, incomplete))
-    except Exception:  # also a fault of the command: a line of a shell is no place for it
+    except Exception:  # even a bug in this command must not print a traceback at the prompt
         return []
     return [name for name in found if name.startswith(incomplete)]
 
 
 def subscriptions(context: click.Context, incomplete: str) -> list[str]:
     try:
-        topic = context.params["topic"] or values.topic(context.args[0])  # behind an option the line is not taken apart
+        # Behind an option, click has not parsed the arguments.
+        topic = context.params["topic"] or values.topic(context.args[0])
         found: list[str] = run(_subscriptions(context, topic))
     except Exception:  # as above
         return []
@@ -43,12 +45,12 @@ def subscriptions(context: click.Context, incomplete: str) -> list[str]:
 
 
 async def _subscriptions(context: click.Context, topic: str) -> list[str]:
-    async with asyncio.timeout(PATIENCE_SECONDS), client_of(context) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), client_of(context) as client:
         return [str(each["subscription"]) for each in await client.admin.subscriptions(topic)]
 
 
 async def _topics(context: click.Context, incomplete: str) -> list[str]:
-    async with asyncio.timeout(PATIENCE_SECONDS), client_of(context) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), client_of(context) as client:
         if not incomplete.startswith("/"):
             return [name.rpartition("/")[2] for name in await client.admin.topics()]
         return [
@@ -57,7 +59,7 @@ async def _topics(context: click.Context, incomplete: str) -> list[str]:
 
 
 async def _namespaces(client: Client, incomplete: str) -> list[str]:
-    """That of the name; while that is not whole, all that it could become."""
+    """The namespace of the name; if that is incomplete itself, all namespaces that start with it."""
     _, namespace, *name = incomplete.split("/")
     known = await client.admin.namespaces()
     return [each for each in known if (each == namespace if name else each.startswith(namespace))]

@@ -1,4 +1,4 @@
-"""Saved addresses of brokers, in one file that only its owner may read. Holds no state: read and written whole."""
+"""Saved broker addresses, in a file that only its owner can read. The file is always read and written as a whole."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CONTEXTS_MAX = 1000  # the file is read whole by every command
 FILE_BYTES_MAX = 1 << 20
 
 
-class Saved(NamedTuple):
+class SavedBroker(NamedTuple):
     url: str
     ca_file: str | None = None
 
     @property
     def shown(self) -> str:
-        """Without what may be a password: the file may have been written by hand."""
+        """The URL without user name and password: someone may have added them by hand."""
         from pydanube.client.transport import without_userinfo
 
         return without_userinfo(self.url)
@@ -36,9 +36,9 @@ def contexts_file() -> Path:
 
 @dataclass
 class Contexts:
-    """By name; `current` is used when nothing else says where."""
+    """The saved brokers by name. `current` is the one to use if no option or variable names a broker."""
 
-    saved: dict[str, Saved] = field(default_factory=dict)
+    saved: dict[str, SavedBroker] = field(default_factory=dict)
     current: str | None = None
 
     @classmethod
@@ -48,7 +48,7 @@ class Contexts:
             with path.open("rb") as file:
                 found = yaml.safe_load(file.read(FILE_BYTES_MAX)) or {}
             current = found.get("current")
-            saved = {str(name): Saved(**each) for name, each in found.get("contexts", {}).items()}
+            saved = {str(name): SavedBroker(**each) for name, each in found.get("contexts", {}).items()}
         except FileNotFoundError:
             return cls()
         except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
@@ -59,13 +59,13 @@ class Contexts:
         return cls(saved, current)
 
     def save(self) -> None:
-        """Under another name first, so that no half of it is ever seen."""
+        """Writes a temporary file and renames it, so that a crash cannot leave half a file behind."""
         path = contexts_file()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         contexts = {
             name: {key: value for key, value in each._asdict().items() if value} for name, each in self.saved.items()
         }
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")  # made with mode 0600
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")  # has mode 0600
         try:
             with os.fdopen(handle, "w") as file:
                 yaml.safe_dump({"current": self.current, "contexts": contexts}, file, sort_keys=False)
@@ -76,7 +76,7 @@ class Contexts:
             os.unlink(temporary)
             raise
 
-    def find(self, name: str) -> Saved:
+    def find(self, name: str) -> SavedBroker:
         if name not in self.saved:
             known = ", ".join(self.saved) or "none"
             help = f"Saved contexts: {known}. Add one with `danube context add`."

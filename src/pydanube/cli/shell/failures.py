@@ -1,4 +1,4 @@
-"""How a command ends: its exit codes, and the one line that says what went wrong. Never a traceback."""
+"""How a failed command ends: with an exit code and one line that says what went wrong, never with a traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEANING = {  # for docs/cli.md
 
 
 class Failure(click.ClickException):
-    """A failure that is the command's own, with what to do about it."""
+    """A failure of the command itself, with advice."""
 
     def __init__(self, sentence: str, help: str = "", code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(sentence)
@@ -28,18 +28,18 @@ class Failure(click.ClickException):
 
 
 def say(sentence: str, help: str = "") -> None:
-    """One line on stderr, without secrets. What a broker or a file says must not steer a terminal."""
+    """Prints one line to stderr, without secrets and without control characters that could steer the terminal."""
     text = redacted(f"{sentence} ({help})" if help else sentence)
     click.echo(f"danube: {printable(text)}", err=True)
 
 
 def printable(text: str) -> str:
-    """With everything that is no plain character written as Python writes it."""
+    """The text with unprintable characters escaped as in Python."""
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def fail(error: Exception) -> int:
-    """Says what went wrong; returns the exit code."""
+    """Prints what went wrong and returns the exit code."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
             click.echo(error.format_message(), err=True)
@@ -49,7 +49,7 @@ def fail(error: Exception) -> int:
             say(f"unknown option {error.option_name}{close}", _help_of(error.ctx))
             return ExitCode.USAGE
         case click.UsageError():
-            sentence = " ".join(error.format_message().split())  # what may be chosen stands on lines of its own
+            sentence = " ".join(error.format_message().split())  # click lists choices on separate lines
             say(sentence.rstrip("."), _help_of(error.ctx))
             return ExitCode.USAGE
         case Failure():

@@ -1,4 +1,4 @@
-"""Runs a command's coroutine on a client of the chosen broker, and gives it the ways to print and to ask."""
+"""Runs the coroutine of a command with a client that is connected to the chosen broker."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ import click
 import pydanube
 from pydanube.base.errors import ConnectionLost, DanubeError
 from pydanube.cli.shell.failures import say
-from pydanube.cli.shell.settings import broker_of, place_options
+from pydanube.cli.shell.settings import broker_of, broker_options
 from pydanube.client import Client, ClientEvent
 
-LOOKS_MILLISECONDS = 500  # after which a thread that watches stdout sees that it is no longer needed
-logging.getLogger("pydanube.client").addHandler(logging.NullHandler())  # commands say it in their own words
+WATCH_MILLISECONDS = 500  # how often the thread that watches stdout checks whether it is still needed
+logging.getLogger("pydanube.client").addHandler(logging.NullHandler())  # commands report failures themselves
 
 
 def run(work: Any) -> Any:
-    """A coroutine to its end, on the quick loop where there is one."""
+    """Runs a coroutine, with uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:  # not on every platform
@@ -37,7 +37,7 @@ def run(work: Any) -> Any:
 
 
 def connected(work: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
-    """Makes a command of a coroutine function whose first argument is a connected client."""
+    """Makes a command of a coroutine function that takes a connected client as its first argument."""
 
     @wraps(work)
     def command(*arguments: Any, **options: Any) -> Any:
@@ -46,33 +46,33 @@ def connected(work: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         except asyncio.CancelledError:  # by SIGTERM
             raise KeyboardInterrupt from None
 
-    return place_options(command)
+    return broker_options(command)
 
 
 async def _on_client(work: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
     task = asyncio.current_task()
     assert task is not None
-    with suppress(NotImplementedError, RuntimeError, ValueError):  # not on every platform, nor beside the main thread
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # it ends as by Ctrl-C
-    async with client_of(click.get_current_context(), Announcer().tell) as client:
+    with suppress(NotImplementedError, RuntimeError, ValueError):  # not on every platform, and only in the main thread
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # ends the command like Ctrl-C
+    async with client_of(click.get_current_context(), ConnectionNotices().on_event) as client:
         try:
             return await work(client, *arguments, **options)
         except DanubeError as error:
             if client.connected or not error.retriable or isinstance(error, ConnectionLost):
                 raise
-            lost = ConnectionLost(f"lost the connection to the broker: {error}")  # whatever it said before
+            lost = ConnectionLost(f"lost the connection to the broker: {error}")  # the cause of whatever failed
             for note in getattr(error, "__notes__", ()):
                 lost.add_note(note)
             raise lost from error
 
 
 @contextmanager
-def ended_by_its_reader() -> Iterator[None]:
-    """Cancels the task when nobody reads stdout any more: a command that waits for messages has nothing to write."""
+def cancelled_when_output_closes() -> Iterator[None]:
+    """Cancels the task when the reader of stdout is gone, which a command that only waits would not notice."""
     try:
         stdout = sys.stdout.fileno()
         piped = stat.S_ISFIFO(mode := os.fstat(stdout).st_mode) or stat.S_ISSOCK(mode)
-    except (OSError, ValueError):  # it is not a file
+    except (OSError, ValueError):  # stdout is not a file
         piped = False
     task = asyncio.current_task()
     if task is None or not piped or not hasattr(select, "poll"):
@@ -81,15 +81,15 @@ def ended_by_its_reader() -> Iterator[None]:
     loop, ended = asyncio.get_running_loop(), threading.Event()
 
     def leave() -> None:
-        if not ended.is_set():  # else it ends already, and closes what it has open
+        if not ended.is_set():  # otherwise the command is already closing what it opened
             task.cancel()
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(stdout, 0)  # only its end
+        poll.register(stdout, 0)  # reports only that the other end was closed
         while not ended.is_set():
-            if poll.poll(LOOKS_MILLISECONDS):
-                with suppress(RuntimeError):  # the loop has ended as well
+            if poll.poll(WATCH_MILLISECONDS):
+                with suppress(RuntimeError):  # the loop has ended, too
                     loop.call_soon_threadsafe(leave)
                 return
 
@@ -105,19 +105,19 @@ def client_of(context: click.Context, on_event: Callable[[ClientEvent], None] | 
     return pydanube.connect(broker.url, ca_file=broker.ca_file, on_event=on_event)
 
 
-async def rehearsed(client: Client, verb: str, **fields: Any) -> dict[str, Any]:
-    """What the broker would answer; it refuses what it would refuse. So nobody agrees to what then cannot be done."""
+async def ask_dry_run(client: Client, verb: str, **fields: Any) -> dict[str, Any]:
+    """Asks the broker what the verb would do. Raises what the verb would raise, before the user has to confirm."""
     given = {name: value for name, value in fields.items() if value is not None}
     return await client.ask(verb, {**given, "dry_run": True})
 
 
-class Announcer:
-    """Says on stderr when the broker goes away and comes back: a command that waits for it is not silent."""
+class ConnectionNotices:
+    """Reports on stderr when the broker becomes unreachable and reachable again."""
 
     def __init__(self) -> None:
         self._away = False
 
-    def tell(self, event: ClientEvent) -> None:
+    def on_event(self, event: ClientEvent) -> None:
         if event.what == "disconnected":
             self._away = True
             say("the broker is unreachable; retrying")

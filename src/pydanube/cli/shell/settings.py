@@ -1,4 +1,4 @@
-"""Where a command's broker is: by flag, environment or saved context. The same options stand at `danube` and behind."""
+"""Which broker a command uses: by option, environment or saved context. `danube` and every command take the options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Broker(NamedTuple):
-    """How to reach it, and where that was said."""
+    """How to reach the broker, and where that was specified."""
 
     url: str
     ca_file: str | None
@@ -21,21 +21,21 @@ class Broker(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Its address without what may be a password: nothing has looked at it yet."""
+        """The URL without user name and password: it has not been validated yet."""
         from pydanube.client.transport import without_userinfo
 
         return without_userinfo(self.url)
 
 
 def saved_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """For a shell, behind the name of a context that is not whole yet."""
+    """Completes the name of a context in a shell."""
     from pydanube.cli.shell.completions import contexts
 
     return contexts(incomplete)
 
 
-def place_options(function: Decorated) -> Decorated:
-    """What is given to the inner command goes before what is given to `danube`."""
+def broker_options(function: Decorated) -> Decorated:
+    """Adds --url, --context, --ca-file and --debug. Options of the command override those of `danube`."""
 
     def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value is not None and value is not False:
@@ -52,8 +52,8 @@ def place_options(function: Decorated) -> Decorated:
     return function
 
 
-def given_ca(context: click.Context) -> str | None:
-    """The authority that the command line names itself: whatever is reached, it is to be trusted."""
+def ca_file_option(context: click.Context) -> str | None:
+    """The CA file given on the command line; it applies to every broker that the command reaches."""
     chosen: dict[str, Any] = context.ensure_object(dict)
     return chosen.get("ca_file")
 

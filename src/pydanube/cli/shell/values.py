@@ -1,4 +1,4 @@
-"""What people write on a command line, as values: topics, places in them, durations, sizes, attributes, policies."""
+"""Parses command-line values: topics, positions in them, durations, sizes, attributes, policies."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _WHOLE = re.compile(r"-?\d{1,18}")
 _DIGITS = re.compile(r"-?\d+")
 
 
-class Whole(click.IntRange):
+class Integer(click.IntRange):
     name = "n"
 
 
-class Topic(click.ParamType):  # type: ignore[type-arg]  # which older releases of click do not know
+class Topic(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases of click
     """`orders` is short for `/default/orders`."""
 
     name = "topic"
@@ -42,7 +42,7 @@ class Topic(click.ParamType):  # type: ignore[type-arg]  # which older releases 
 
 
 class Subscription(click.ParamType):  # type: ignore[type-arg]  # as above
-    """Of the topic that stands before it."""
+    """The name of a subscription of the topic that precedes it."""
 
     name = "name"
 
@@ -57,7 +57,7 @@ subscription = Subscription()
 
 
 def duration(text: str) -> int:
-    """Microseconds: 250ms, 10m, 1h30m."""
+    """Parses 250ms, 10m or 1h30m to microseconds."""
     try:
         return microseconds_of(text)
     except ValueError as error:
@@ -65,15 +65,15 @@ def duration(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Bytes: 1000, 10MB, 64MiB."""
+    """Parses 1000, 10MB or 64MiB to bytes."""
     try:
         return bytes_of(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
 
-def place(text: str) -> Any:
-    """A place in a topic, as the client takes it."""
+def position(text: str) -> Any:
+    """Parses a position in a topic to what the client accepts."""
     if text in ("earliest", "latest"):
         return text
     if text.startswith("-") and _WHOLE.fullmatch(text):
@@ -88,7 +88,7 @@ def place(text: str) -> Any:
 
 
 def moment(text: str) -> dict[str, int]:
-    """A place by time only: `10m` ago, `yesterday`, or a date; a time without a zone is local."""
+    """Parses a position by time: `10m` (ago), `yesterday`, or a date. A time without a zone is local."""
     now = time.time_ns() // 1000
     try:
         return {"time": moment_of(text, now)}
@@ -96,8 +96,8 @@ def moment(text: str) -> dict[str, int]:
         raise click.BadParameter(str(error)) from None
 
 
-def due(text: str) -> int:
-    """A point in time that is named, in microseconds since 1970."""
+def delivery_time(text: str) -> int:
+    """Parses a point in time to microseconds since 1970; refuses durations."""
     if is_duration(text):
         raise click.BadParameter(f"{text!r} is a duration, not a time; use --delay {text!r}")
     try:
@@ -106,12 +106,12 @@ def due(text: str) -> int:
         raise click.BadParameter(str(error)) from None
 
 
-PLACES = "Earliest, latest, an offset, a duration ago (10m) or a time (yesterday, 2026-01-31T10:00)."
-shown_time = lru_cache(256)(units.shown_time)  # messages of one batch mostly have the same times
+POSITION_HELP = "Earliest, latest, an offset, a duration ago (10m) or a time (yesterday, 2026-01-31T10:00)."
+shown_time = lru_cache(256)(units.shown_time)  # the messages of a batch usually share their times
 
 
 def read_time(value: Any) -> int | None:
-    """The other way round: what `shown_time` wrote, any ISO time, or microseconds."""
+    """Parses what `shown_time` returns, any ISO time, or microseconds."""
     if value is None or value == "":
         return None
     found = value
@@ -124,7 +124,7 @@ def read_time(value: Any) -> int | None:
 
 
 def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
-    """`name=value`, each once."""
+    """Parses texts such as `name=value`."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -137,18 +137,18 @@ def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
 
 
 def is_text(text: str) -> bool:
-    """Bytes of a command line that are no UTF-8 come as surrogates, which cannot be sent."""
+    """Whether the text is valid UTF-8. Other bytes of a command line appear as surrogates, which cannot be sent."""
     return not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def policies_of(texts: Sequence[str]) -> dict[str, Any]:
-    """Numbers may be 7d for seconds and 10GiB for bytes; `none` takes a policy back."""
+    """Parses policies. Numbers may have units, 7d for seconds and 10GiB for bytes; `none` removes a policy."""
     return {name: _policy(name, value) for name, value in pairs(texts, "a policy").items()}
 
 
 def _policy(name: str, value: str) -> Any:
     if name == "table" and value.lower() == "none":
-        return "none"  # a value of its own: not for this topic, whatever its namespace says
+        return "none"  # a real value: no table for this topic, whatever its namespace has
     if value.lower() in ("none", "null", ""):
         return None
     if _WHOLE.fullmatch(value):
@@ -162,7 +162,7 @@ def _policy(name: str, value: str) -> Any:
 
 
 def options_of(texts: Sequence[str]) -> dict[str, Any] | None:
-    """`failure.ack_timeout=30s` and `idle_seconds=7d`, as the broker takes them: nested, times in seconds."""
+    """Parses `failure.ack_timeout=30s` and `idle_seconds=7d` to what the broker accepts: nested, times in seconds."""
     found: dict[str, Any] = {}
     for name, value in pairs(texts, "an option").items():
         section, dot, key = name.partition(".")
@@ -180,7 +180,7 @@ def _whole(seconds: float) -> float:
 def _option(name: str, value: str) -> Any:
     if value == "none":
         return None
-    if name.endswith("_topic"):  # whatever it looks like
+    if name.endswith("_topic"):  # even if it looks like a number
         return full_name(value)
     if is_duration(value):
         return _whole(seconds_of(value))

@@ -8,7 +8,7 @@ from random import randrange
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydanube.base.retry import Backoff
-from pydanube.pipeline.targets.record import Mark, Verdict
+from pydanube.pipeline.targets.mark import Mark, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ class Target(Protocol):
     @property
     def takes_changes(self) -> bool:
         """Whether rows replace and delete others: then what it stages has the column `_change`, if rows have it."""
-        ...
+        return False
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         """On the driver, before the query starts: whether rows fit, and can be written. Nothing of it stays.

@@ -10,7 +10,7 @@ from pydanube.sim.streams.world import StreamWorld
 
 
 async def drain_streams(world: StreamWorld) -> None:
-    """A fresh owner takes each stream, it takes appends again, and everything can be read."""
+    """Waits until each stream has an owner and accepts appends again, then reads it and checks the promises."""
     for number, name in enumerate(world.owners):
         while True:
             broker = world.hosts.get(world.owners[name])
@@ -27,9 +27,9 @@ async def drain_streams(world: StreamWorld) -> None:
                     await asyncio.sleep(0.1)
                     stream = broker.streams[name]
                     continue
-                if await broker.told(stream, stamped, future):
+                if await broker.confirmed(stream, stamped, future):
                     break
                 await asyncio.sleep(0.1)
                 stream = broker.streams[name]
         expected = world.history.expected(name)
-        world.history.final(name, await read_all(world.history, stream), expected)
+        world.history.check_final(name, await read_all(world.history, stream), expected)

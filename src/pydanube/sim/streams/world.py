@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.sim.streams.broker import StreamBroker
-from pydanube.sim.world.cluster import Cluster, Nodes
+from pydanube.sim.world.cluster import Cluster, SimNodes
 from pydanube.sim.world.world import Machine
 
 
@@ -14,7 +14,7 @@ from pydanube.sim.world.world import Machine
 class StreamWorld(Cluster):
     hosts: dict[str, StreamBroker] = field(default_factory=dict)  # by machine, of those that are up
 
-    async def serve(self, machine: Machine, randomness: SimRandomness, nodes: Nodes) -> None:
+    async def serve(self, machine: Machine, randomness: SimRandomness, nodes: SimNodes) -> None:
         broker = self.hosts[machine.name] = StreamBroker(self, machine.name, machine.clock, randomness, nodes)
         await broker.run()
 

@@ -1,7 +1,7 @@
-"""The swarm around simulated topics: producers with names, consumers of all four types, seeks, and what they remember.
+"""A broker of topics with its clients: producers, consumers of all four types, seeks, and what they remember.
 
-Clients live in their broker's process and die with it; what a real client would keep (its sequence, the batch it has no
-answer for) outlives it in `TopicMemory`, so that the next life continues where this one stopped.
+Clients live in their broker's process and die with it. What a real client would remember (its sequence, its unanswered
+batch) outlives it in `TopicMemory`, so that the next life continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.limits import SECOND
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.subscription.read_ahead import Shelf
+from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
 from pydanube.broker.topic.topic import Surroundings, Topic
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.ports.storage import StorageNodes
@@ -34,7 +34,7 @@ from pydanube.sim.plan import Plan
 from pydanube.sim.streams.broker import LEDGERS_LISTED
 from pydanube.sim.topics.consumers import ConsumerClient, seek_now_and_then
 from pydanube.sim.topics.history import SubscriptionHistory, TopicHistory
-from pydanube.sim.topics.tiering import KEEPS, cold_tier, read_through, tiering_of, truncate_now_and_then
+from pydanube.sim.topics.tiering import RETENTIONS, cold_tier, read_through, tiering_of, truncate_now_and_then
 from pydanube.sim.topics.visitors import visit_now_and_then
 from pydanube.storage.stream.tail import TailCache
 from pydanube.storage.watched_clock import WatchedClock
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
     from pydanube.sim.topics.world import TopicWorld
 
 KEYS = 5
-CLOCK_DISTRUST_SECONDS = 2.0  # a run has no hour to wait until a clock is believed again
-UNKNOWABLE = (SequenceGap, SequenceOverlap, SequenceUnknown, OffsetUnknown)  # never the answer to an honest producer
+CLOCK_DISTRUST_SECONDS = 2.0  # a run is too short to wait an hour until a clock is trusted again
+UNEXPECTED = (SequenceGap, SequenceOverlap, SequenceUnknown, OffsetUnknown)  # never correct
 
 
 @dataclass(slots=True)
 class ProducerMemory:
-    """What an idempotent producer keeps: how far it is, and the batch it has no answer for."""
+    """What an idempotent producer remembers: its sequence, and the unanswered batch."""
 
     name: str
     next_sequence: int = 0
-    pending: Batch | None = None  # without its producer id, which the topic gives
+    pending: Batch | None = None  # without a producer id, which the topic assigns
 
     def answered(self, batch: Batch) -> None:
         self.next_sequence = max(self.next_sequence, batch.first_sequence + batch.count)
@@ -66,17 +66,17 @@ class ProducerMemory:
 
 @dataclass(slots=True)
 class TopicMemory:
-    """One topic of the world, whoever owns it."""
+    """One topic of the world across all its owners, and what its clients remember."""
 
     history: TopicHistory
     options: TopicOptions
     policy: FailurePolicy
     producers: list[ProducerMemory]
-    consumers: int  # clients of each subscription
+    consumers: int  # per subscription
     sent: int = 0
     dead_letters_down: bool = False
-    letters: set[tuple[int, str, int, int]] = field(default_factory=set)  # by owner, subscription, generation, offset
-    left: list[str] = field(default_factory=list)  # short-lived producers that the owner of now knows to have left
+    letters: set[tuple[int, str, int, int]] = field(default_factory=set)  # instance, subscription, generation, offset
+    departed: list[str] = field(default_factory=list)  # short-lived producers that left the present owner
     subscriptions: dict[str, SubscriptionHistory] = field(default_factory=dict)
 
 
@@ -94,7 +94,7 @@ def memory_for(plan: Plan, name: str, durability: Durability) -> TopicMemory:
     )
     retention = RetentionPolicy(seconds=1) if "retention" in plan.traits and draw.random() < 0.5 else None
     if "tier" in plan.traits:
-        retention = Random(f"{plan.profile}/{plan.seed}/{name}/keep").choice(KEEPS)
+        retention = Random(f"{plan.profile}/{plan.seed}/{name}/keep").choice(RETENTIONS)
     ttl = 3 if "ttl" in plan.traits and draw.random() < 0.5 else None
     history.expires = ttl is not None
     options = TopicOptions(
@@ -110,7 +110,7 @@ def memory_for(plan: Plan, name: str, durability: Durability) -> TopicMemory:
     )
     producers = [ProducerMemory(f"p{number}") for number in range(draw.choice((1, 2)))]
     memory = TopicMemory(history, options, policy, producers, consumers=draw.choice((1, 2, 3)))
-    timeout = 0.65 * (policy.ack_timeout or 0) / SECOND  # a fast clock, and a delivery that waited for a read
+    timeout = 0.65 * (policy.ack_timeout or 0) / SECOND  # less, for a fast clock and a delivery that waited for a read
     for kind in SubscriptionKind:
         label = kind.name.lower()
         memory.subscriptions[label] = SubscriptionHistory(history, label, kind, timeout)
@@ -125,21 +125,21 @@ class TopicBroker:
     ) -> None:
         self.world = world
         self.clock = WatchedClock(clock, CLOCK_DISTRUST_SECONDS)
-        self._hands, self._began = clock, clock.monotonic()  # faults move the hands
+        self._machine_clock, self._started_at = clock, clock.monotonic()
         self.random = world.loop.fork_random(f"clients/{name}/{world.loop.events}")
         self.topics: dict[str, Topic] = {}
         self._name = name
         self.randomness = randomness
         self.nodes = nodes
         self._cache = TailCache(self.random.choice((2_000, 20_000, 1_000_000)))
-        self._shelf = Shelf(self._cache.bytes_max)
+        self._read_ahead = ReadAheadBudget(self._cache.bytes_max)
         self._tier = None
         if world.tiered:
             self._tier = cold_tier(world, world.loop.fork_random(f"tier/{name}/{world.loop.events}"))
         self.tiering = None if self._tier is None else tiering_of(self, self._tier)
 
     async def run(self) -> None:
-        """Looks for topics to own, forever."""
+        """Opens the topics that it should own, forever."""
         tasks: dict[str, asyncio.Task[None]] = {}
         if self.tiering is not None:
             tasks["tiering"] = asyncio.get_running_loop().create_task(self.tiering.run())
@@ -152,7 +152,7 @@ class TopicBroker:
 
     async def _own(self, name: str) -> None:
         memory = self.world.topics[name]
-        around = Surroundings(
+        surroundings = Surroundings(
             self.world.catalog,
             self.nodes,
             self.clock,
@@ -161,15 +161,15 @@ class TopicBroker:
             self._dead_letter,
             self._tier,
             SimOffload(self.world.loop, self.world.loop.fork_random(f"offload/{self._name}/{name}")),
-            self._shelf,
+            self._read_ahead,
         )
         try:
-            topic = await Topic.open(name, around, memory.options)
+            topic = await Topic.open(name, surroundings, memory.options)
         except DanubeError as error:
             self.world.loop.trace("open.failed", self._name, name, error.code)
             return
         self.world.loop.trace("opened", self._name, name, topic.epoch)
-        if topic.epoch != self.world.catalog.owner(name):  # so slowly that another owner serves it by now
+        if topic.epoch != self.world.catalog.owner(name):  # opening took so long that another owner serves it now
             await topic.close()
             return
         memory.history.instance += 1
@@ -180,7 +180,7 @@ class TopicBroker:
         self.world.history.trim(name, topic.ledger.first)
         self.topics[name] = topic
         clients = [asyncio.get_running_loop().create_task(work) for work in self._clients(topic, memory)]
-        while not topic.lost:  # noqa: ASYNC110 - a topic does not tell, it is asked
+        while not topic.lost:  # noqa: ASYNC110 - a topic does not report it
             await asyncio.sleep(0.1)
         for client in clients:
             client.cancel()
@@ -204,21 +204,21 @@ class TopicBroker:
     # -- producers -----------------------------------------------------------------------------------------------------
 
     async def _publish(self, topic: Topic, memory: TopicMemory) -> None:
-        """Without a name: what it has no answer for may be there or not."""
-        while self.more(memory):
+        """An unnamed producer: unanswered batches may be stored or not."""
+        while self.has_more(memory):
             memory.sent += 1
             batch = self.batch(memory, f"-/{self._name}/{self.world.loop.events}", 0, self.random.choice((1, 2, 4)))
             await self.publish(topic, memory, batch)
             await asyncio.sleep(self.random.uniform(0.0, 2 * self._pause(memory)))
 
     async def publish(self, topic: Topic, memory: TopicMemory, batch: Batch, epoch: int = 0) -> bool:
-        """Whether it was confirmed; then it is written down."""
+        """Publishes a batch, and records it if it is confirmed. Returns whether it is."""
         try:
             receipt = topic.publish(batch, epoch)
             await receipt.confirmed
         except DanubeError as error:
             self.world.loop.trace("refused", memory.history.name, error.code)
-            if isinstance(error, UNKNOWABLE):
+            if isinstance(error, UNEXPECTED):
                 self.world.history.check(False, "I11", f"{memory.history.name}: {error.code}: {error}")
             return False
         self.confirm(memory, batch, receipt.offset)
@@ -228,16 +228,16 @@ class TopicBroker:
         self.world.loop.trace("published", memory.history.name, offset, batch.count)
         if self.tiering is not None:
             self.world.tier.published(memory.history.name, offset, batch)
-        for place, (payload, key) in enumerate(zip(batch.payloads(), batch.keys(), strict=True)):
-            self.world.history.ack(memory.history.name, offset + place, payload or b"")
-            memory.history.publish(offset + place, payload or b"", key)
+        for row, (payload, key) in enumerate(zip(batch.payloads(), batch.keys(), strict=True)):
+            self.world.history.ack(memory.history.name, offset + row, payload or b"")
+            memory.history.publish(offset + row, payload or b"", key)
 
     async def _produce(self, topic: Topic, memory: TopicMemory, producer: ProducerMemory) -> None:
-        """With a name: sends what it has no answer for again, until it has one. Sometimes it loses the answer."""
+        """A named producer: resends an unanswered batch until it is answered. Sometimes it loses the answer."""
         session, instance = None, memory.history.instance
-        while self.more(memory) or producer.pending is not None:
+        while self.has_more(memory) or producer.pending is not None:
             if memory.history.instance != instance:
-                return  # it has connected to the next owner
+                return  # the topic has a new owner
             try:
                 session = session or await topic.attach(producer.name)
                 if producer.pending is None:
@@ -255,10 +255,10 @@ class TopicBroker:
                 receipt = topic.publish(batch, session.epoch)
                 if self.random.random() < 0.2:
                     await asyncio.sleep(self.random.uniform(0.0, 0.02))
-                    receipt = topic.publish(batch, session.epoch)  # the answer seemed lost
+                    receipt = topic.publish(batch, session.epoch)  # as if the answer had been lost
                 await receipt.confirmed
-            except UNKNOWABLE as error:
-                excused = memory.history.instance != instance or memory.history.lossy  # what it had was lost
+            except UNEXPECTED as error:
+                excused = memory.history.instance != instance or memory.history.lossy  # or the state was lost
                 self.world.history.check(excused, "I11", f"{producer.name}: {error.code}: {error}")
                 producer.pending = None
                 return
@@ -268,11 +268,11 @@ class TopicBroker:
                 await asyncio.sleep(self.random.uniform(0.02, 0.2))
                 continue
             self.confirm(memory, batch, receipt.offset)
-            if self.random.random() < 0.8:  # else the client dies before it writes down that it is done
+            if self.random.random() < 0.8:  # otherwise the client dies before it remembers the answer
                 producer.answered(batch)
             await asyncio.sleep(self.random.uniform(0.0, 2 * self._pause(memory)))
 
-    def more(self, memory: TopicMemory) -> bool:
+    def has_more(self, memory: TopicMemory) -> bool:
         return memory.sent < self.world.plan.messages and not self.world.healed
 
     def _pause(self, memory: TopicMemory) -> float:
@@ -281,7 +281,7 @@ class TopicBroker:
 
     @property
     def _true_time(self) -> int:
-        """A client's clock is right, whatever the broker's shows."""
+        """The time of a client, whose clock is right even if the broker's is wrong."""
         return round((EPOCH_SECONDS + self.world.loop.time()) * SECOND)
 
     def batch(self, memory: TopicMemory, origin: str, first_sequence: int, count: int) -> Batch:
@@ -301,7 +301,7 @@ class TopicBroker:
     # -- consumers -----------------------------------------------------------------------------------------------------
 
     async def _consume(self, topic: Topic, memory: TopicMemory, subscription: SubscriptionHistory) -> None:
-        """Makes the subscription if it is new, then lets its consumers come and go."""
+        """Creates the subscription if it is new, then runs its consumers."""
         while True:
             try:
                 options = SubscriptionOptions(failure=memory.policy)
@@ -316,7 +316,7 @@ class TopicBroker:
         await asyncio.gather(*(client.run() for client in clients))
 
     async def _dead_letter(self, target: str, message: Batch) -> None:
-        """The dead-letter topic, as the topic sees it: far away, and down at times."""
+        """Stands in for the dead-letter topic: it takes a while, and is down at times."""
         memory = self.world.topics[target.removeprefix("/default/").removesuffix("-dead")]
         [letter] = message.messages()
         assert letter.attributes is not None
@@ -328,16 +328,16 @@ class TopicBroker:
         offset = int(letter.attributes["x-original-topic-offset"])
         self.world.history.see(memory.history.name, offset, letter.payload or b"")
         memory.subscriptions[label].given_up.add(offset)
-        place = (memory.history.instance, label, generation, offset)
-        self.world.history.check(place not in memory.letters, "I4", f"{place} is published twice as a dead letter")
-        memory.letters.add(place)
+        origin = (memory.history.instance, label, generation, offset)
+        self.world.history.check(origin not in memory.letters, "I4", f"{origin} is published twice as a dead letter")
+        memory.letters.add(origin)
 
     async def _tick(self, topic: Topic) -> None:
         memory = self.world.topics[topic.name]
         while True:
             await asyncio.sleep(self.random.uniform(0.02, 0.4))
             memory.dead_letters_down = self.random.random() < 0.5
-            if topic.name in self.world.read_out:
+            if topic.name in self.world.reading_out:
                 continue
             doubted, before = self._clock_jumped(), _expired(topic)
             try:
@@ -349,9 +349,9 @@ class TopicBroker:
             self.world.history.trim(topic.name, topic.ledger.first)
 
     def _clock_jumped(self) -> bool:
-        """Since this process began, and so lately that what the clock shows is not to be believed (§20)."""
-        jumped = self._hands.jumped
-        return jumped is not None and self._began <= jumped > self.clock.monotonic() - CLOCK_DISTRUST_SECONDS / 2
+        """Whether the clock has jumped since the process started, too recently to be trusted (§20)."""
+        jumped = self._machine_clock.jumped
+        return jumped is not None and self._started_at <= jumped > self.clock.monotonic() - CLOCK_DISTRUST_SECONDS / 2
 
 
 def _expired(topic: Topic) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.sim.topics.broker import TopicBroker, TopicMemory, memory_for
 from pydanube.sim.topics.tier_history import TierHistory
-from pydanube.sim.world.cluster import Cluster, Nodes
+from pydanube.sim.world.cluster import Cluster, SimNodes
 from pydanube.sim.world.world import Machine
 
 
@@ -15,7 +15,7 @@ from pydanube.sim.world.world import Machine
 class TopicWorld(Cluster):
     hosts: dict[str, TopicBroker] = field(default_factory=dict)  # by machine, of those that are up
     topics: dict[str, TopicMemory] = field(default_factory=dict)
-    read_out: set[str] = field(default_factory=set)  # topics that are read as a whole: nothing of them is deleted now
+    reading_out: set[str] = field(default_factory=set)  # topics that are being read to the end: nothing is deleted
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -29,7 +29,7 @@ class TopicWorld(Cluster):
     def tiered(self) -> bool:
         return "tier" in self.plan.traits
 
-    async def serve(self, machine: Machine, randomness: SimRandomness, nodes: Nodes) -> None:
+    async def serve(self, machine: Machine, randomness: SimRandomness, nodes: SimNodes) -> None:
         broker = self.hosts[machine.name] = TopicBroker(self, machine.name, machine.clock, randomness, nodes)
         await broker.run()
 

@@ -1,4 +1,4 @@
-"""Storage nodes and brokers, each on a machine of its own or all on one; they talk over the simulated network."""
+"""Storage nodes and brokers on a simulated network, each on its own machine or all on one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pydanube.storage.node.remote import NodeServer, RemoteCaller
 CALL_SECONDS = 1.0
 
 
-class Nodes:
-    """The storage nodes as one broker sees them: by identity, wherever it lives now."""
+class SimNodes:
+    """The storage nodes as one broker sees them: by identity, on whichever machine they are now."""
 
     def __init__(self, world: World, caller: RemoteCaller | None, local: DiskNode | None) -> None:
         self._world = world
@@ -36,10 +36,10 @@ class Nodes:
         else:
             assert self._caller is not None
             node = self._caller.node(name, identity)
-        return node if name not in self._world.deaf else cast(StorageNode, Deaf(node, self._world.deaf[name]))
+        return node if name not in self._world.deaf else cast(StorageNode, DeafNode(node, self._world.deaf[name]))
 
     def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
-        """As a membership service would: those that seem to be up first, in any order."""
+        """Chooses like a membership service: nodes that seem to be up first, in random order."""
         if self._local is not None:
             return [self._local.identity]
         storage = self._random.sample(self._world.storage, len(self._world.storage))
@@ -50,8 +50,8 @@ class Nodes:
         return [machine.identity for machine in best if machine.identity is not None]
 
 
-class Deaf:
-    """A storage node that hears of some deletions only, and of everything else."""
+class DeafNode:
+    """A storage node that ignores a third of the deletions."""
 
     def __init__(self, node: StorageNode, which: int) -> None:
         self._node = node
@@ -64,7 +64,7 @@ class Deaf:
         if (ledger + self._which) % 3:
             return self._node.delete(ledger)
         answer: Future[None] = asyncio.get_running_loop().create_future()
-        answer.set_exception(NodeUnreachable(f"ledger {ledger} stays for now"))
+        answer.set_exception(NodeUnreachable(f"ledger {ledger} is not deleted yet"))
         return answer
 
 
@@ -73,7 +73,7 @@ class Cluster(World):
     """A world whose brokers find storage nodes by their identity. What a broker serves is up to the subclass."""
 
     async def _main(self, machine: Machine) -> None:
-        """What a process does from start to crash: open the node, join the network, own streams."""
+        """Opens the node, joins the network and serves, until the process is killed."""
         random = self.loop.fork_random(f"{machine.name}/{machine.lives}")
         randomness = SimRandomness(random)
         network = self.network.endpoint(machine.name, machine.process)
@@ -94,16 +94,16 @@ class Cluster(World):
             )
             if caller is not None:
                 network.listen(caller.receive)
-            await self.serve(machine, randomness, Nodes(self, caller, local))
+            await self.serve(machine, randomness, SimNodes(self, caller, local))
 
     @abstractmethod
-    async def serve(self, machine: Machine, randomness: SimRandomness, nodes: Nodes) -> None:
+    async def serve(self, machine: Machine, randomness: SimRandomness, nodes: SimNodes) -> None:
         """Runs the broker on this machine until its process is killed."""
 
     async def _open(
         self, machine: Machine, journal: SimDisk, data: list[SimDisk], randomness: SimRandomness
     ) -> DiskNode:
-        """As a supervisor would: a node that cannot start is started again."""
+        """Opens the node, repeatedly if it fails, as a supervisor would."""
         while True:
             try:
                 node = await DiskNode.open(data, self.settings(), randomness, journal=journal)

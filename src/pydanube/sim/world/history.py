@@ -1,7 +1,7 @@
-"""What happened, as the outside saw it, and whether the promises held. Shared by all processes of a world.
+"""What clients observed in a run, and whether the promises were kept. Shared by all processes of a world.
 
-Checks are written from the outside: acknowledgements, what readers saw, what is there in the end. A violation names the
-promise.
+Checks only use what clients can see: acknowledgements, what readers saw, and what is readable in the end. A violation
+names the promise.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ class Violation:
 
 @dataclass(slots=True)
 class StreamHistory:
-    """One stream, seen from outside."""
+    """One stream, as its clients saw it."""
 
     name: str
     durability: Durability
     acked: dict[int, bytes] = field(default_factory=dict)  # offset: payload
     seen: dict[int, bytes] = field(default_factory=dict)
-    trimmed: int = 0  # offsets below were given up on purpose
+    trimmed: int = 0  # lower offsets were deleted on purpose
     attempts: int = 0
     refused: int = 0
 
 
 class History:
-    """Records and checks at once; `violations` is what went wrong."""
+    """Records events and checks them at once, into `violations`."""
 
     def __init__(self) -> None:
         self.streams: dict[str, StreamHistory] = {}
         self.violations: list[Violation] = []
-        self.power_lost = False  # a buffered stream may have lost what was acknowledged
+        self.power_lost = False  # a buffered stream may have lost acknowledged messages
         self.sync_failed = False
 
     def stream(self, name: str, durability: Durability) -> StreamHistory:
@@ -57,8 +57,8 @@ class History:
         if before != payload:
             self._violated("I2", f"{name}: offset {offset} showed {before[:24]!r} and later {payload[:24]!r}")
 
-    def taken(self, name: str, confirmed: int) -> None:
-        """A new owner may show what is confirmed up to here; whatever was deleted of that, it never goes back."""
+    def check_takeover(self, name: str, confirmed: int) -> None:
+        """Checks the end that a new owner found: it never goes back, whatever was deleted."""
         stream = self.streams[name]
         if not self._may_lose(stream):
             before = max(stream.acked, default=confirmed)
@@ -72,11 +72,13 @@ class History:
         stream.trimmed = max(stream.trimmed, before)
 
     def expected(self, name: str) -> tuple[list[int], list[int]]:
-        """Offsets acknowledged and offsets seen so far: whoever reads everything from now on must find them."""
+        """The offsets acknowledged and seen so far: a complete read from now on must find them."""
         return list(self.streams[name].acked), list(self.streams[name].seen)
 
-    def final(self, name: str, found: list[tuple[int, bytes, int]], expected: tuple[list[int], list[int]]) -> None:
-        """`found` is all that can be read in the end: offset, payload, epoch."""
+    def check_final(
+        self, name: str, found: list[tuple[int, bytes, int]], expected: tuple[list[int], list[int]]
+    ) -> None:
+        """Checks everything that is readable in the end: offset, payload, epoch."""
         stream = self.streams[name]
         acked, seen = expected
         offsets = [offset for offset, _, _ in found]

@@ -1,7 +1,6 @@
-"""A small world of storage nodes and brokers on simulated machines; it starts, kills and restarts them.
+"""A small world of simulated machines with storage nodes and brokers: it starts, kills and restarts them.
 
-Machines are a process and its disks. The processes run the product's own node, stream and remote code; only ports are
-simulated.
+A machine is a process and its disks. The processes run the product's own code; only the ports are simulated.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ CALL_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Machine:
-    """One host: its disks outlive its processes."""
+    """One machine. Its disks outlive its processes."""
 
     name: str
     disks: list[SimDisk]
     clock: SimClock
     process: Process
     node: DiskNode | None = None
-    identity: NodeIdentity | None = None  # of the node that lives or last lived here
+    identity: NodeIdentity | None = None  # of the node that runs or last ran here
     lives: int = 0
     down: bool = False
 
 
 @dataclass
 class World(ABC):
-    """Everything of one run."""
+    """The state of one run: its machines, and what all of them share."""
 
     loop: SimLoop
     plan: Plan
@@ -49,8 +48,8 @@ class World(ABC):
     storage: list[Machine] = field(default_factory=list)
     brokers: list[Machine] = field(default_factory=list)
     addresses: dict[NodeIdentity, str] = field(default_factory=dict)
-    owners: dict[str, str] = field(default_factory=dict)  # stream: machine that should own it
-    deaf: dict[str, int] = field(default_factory=dict)  # storage nodes that do not delete every ledger, and which
+    owners: dict[str, str] = field(default_factory=dict)  # the machine that should own each stream
+    deaf: dict[str, int] = field(default_factory=dict)  # nodes that ignore some deletions; the number selects which
     healed: bool = False
 
     def __post_init__(self) -> None:
@@ -62,12 +61,12 @@ class World(ABC):
             self.storage.append(self._machine("b0", disks=True))
             self.brokers = self.storage
         else:
-            self.storage += [self._machine(f"s{place}", disks=True) for place in range(plan.nodes)]
-            self.brokers += [self._machine(f"b{place}", disks=False) for place in range(plan.brokers)]
-        for place in range(plan.streams):
-            name = f"t{place}"
-            self.history.stream(name, plan.durabilities[place])
-            self.owners[name] = self.brokers[place % len(self.brokers)].name
+            self.storage += [self._machine(f"s{number}", disks=True) for number in range(plan.nodes)]
+            self.brokers += [self._machine(f"b{number}", disks=False) for number in range(plan.brokers)]
+        for number in range(plan.streams):
+            name = f"t{number}"
+            self.history.stream(name, plan.durabilities[number])
+            self.owners[name] = self.brokers[number % len(self.brokers)].name
 
     @property
     def machines(self) -> list[Machine]:
@@ -85,10 +84,10 @@ class World(ABC):
         )
 
     def storage_lives(self) -> list[int | None]:
-        """Which life each storage node is in; None if it is down or starting."""
+        """How often each storage node was started; None if it is down or starting."""
         return [None if machine.node is None else machine.lives for machine in self.storage]
 
-    # -- lives -------------------------------------------------------------------------------------------------------
+    # -- starting and stopping ---------------------------------------------------------------------------------------
 
     def start_all(self) -> None:
         for machine in self.machines:
@@ -120,7 +119,7 @@ class World(ABC):
             self.history.power_lost = True
 
     def wipe(self, machine: Machine) -> None:
-        """The machine comes back with empty disks, so as another node."""
+        """Kills the machine and empties its disks: it comes back as another node."""
         self.kill(machine)
         machine.disks = self._disks(f"{machine.name}.{machine.lives}")
 
@@ -137,6 +136,6 @@ class World(ABC):
     def _disks(self, name: str) -> list[SimDisk]:
         count = self.plan.data_directories + self.plan.journal_apart
         return [
-            SimDisk(self.loop, self.loop.fork_random(f"{name}/{place}"), f"{name}/{place}", there=False)
-            for place in range(count)
+            SimDisk(self.loop, self.loop.fork_random(f"{name}/{number}"), f"{name}/{number}", exists=False)
+            for number in range(count)
         ]

@@ -34,7 +34,7 @@ from pydanube.ports.disk import Disk
 from pydanube.storage.node.bad_blocks import AroundBadBlocks, Readable
 from pydanube.storage.node.files import StoredFile, file_name, index_name, store_index, try_remove
 from pydanube.storage.node.journal import ActiveFile
-from pydanube.storage.node.start import copy_group
+from pydanube.storage.node.new_file import copy_group
 from pydanube.storage.node.state import BALLAST, Ballast, NodeState
 
 log = logging.getLogger(__name__)

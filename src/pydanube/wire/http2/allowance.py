@@ -1,4 +1,4 @@
-"""How often a client may do what costs us more than it costs the client. Never looks at a clock."""
+"""A rate limit for actions that cost the server more than the client. The caller supplies the time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydanube.base.limits import SECOND
 
 
 class Allowance:
-    """So many acts at once, and so many more each second."""
+    """A token bucket: `most` actions at once, and `per_second` more each second."""
 
     __slots__ = ("_at", "_most", "_parts", "_per_second")
 
@@ -17,7 +17,7 @@ class Allowance:
         self._at: int | None = None
 
     def take(self, now: int) -> bool:
-        """Whether one more act at `now`, in microseconds, is allowed."""
+        """Whether one more action is allowed at `now`, in microseconds."""
         if self._at is None:
             self._at = now
         elif now > self._at:
