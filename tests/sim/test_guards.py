@@ -23,8 +23,8 @@ from pydanube.storage.node.journal import ActiveFile, Journal, Pending
 from pydanube.storage.node.keeper import Keeper
 from pydanube.storage.node.node_file import read_node_file
 from pydanube.storage.stream import recovery, writer
+from pydanube.storage.stream.answers import Answers
 from pydanube.storage.stream.managed import ManagedLedger
-from pydanube.storage.stream.patience import Answers
 from pydanube.storage.watched_clock import WatchedClock
 from pydanube.stream.record import Copies, Phase, StreamRecord
 from pydanube.topic.cursor import Range

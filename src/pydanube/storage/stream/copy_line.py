@@ -16,7 +16,7 @@ from functools import partial
 from pydanube.base.errors import DanubeError, NodeBusy, NodeClosed
 from pydanube.base.limits import BUSY_PAUSE_SECONDS, WRITER_LAG_BYTES_MAX
 from pydanube.ports.storage import StorageNode
-from pydanube.storage.stream.patience import next_pause
+from pydanube.storage.stream.answers import next_pause
 from pydanube.stream.record import LedgerRecord
 from pydanube.wire.batch import Batch
 

@@ -15,8 +15,8 @@ from pydanube.base.errors import DanubeError, LedgerFenced, NodeBusy, QuorumLost
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import BUSY_PAUSE_SECONDS, WRITER_WAITING_BYTES_MAX
 from pydanube.ports.storage import StorageNode, StorageNodes
+from pydanube.storage.stream.answers import Answers, RetryingCaller, next_pause
 from pydanube.storage.stream.copy_line import CopyLine, Entry
-from pydanube.storage.stream.patience import Answers, Patience, next_pause
 from pydanube.stream.quorum import acknowledged, out_of_reach, writable, write_set
 from pydanube.stream.record import LedgerRecord
 from pydanube.wire.batch import Batch
@@ -39,13 +39,13 @@ class LedgerWriter:
         self.begun = False
         self._record: LedgerRecord | None = None
         self._only: StorageNode | None = None
-        self._lines: list[CopyLine] = []  # to the nodes, by their place in the record
+        self._lines: list[CopyLine] = []  # to the nodes, by their index in the record
         self._entries: deque[Entry] = deque()  # not confirmed yet, in offset order
         self._entries_bytes = 0
         self._watching = False
         self._busy: asyncio.TimerHandle | None = None  # the only node has no room: entries are sent when this is due
         self._pause = BUSY_PAUSE_SECONDS
-        self._patience = Patience()
+        self._caller = RetryingCaller()
         self._drained: Future[None] | None = None  # somebody waits until nothing is on its way
 
     @property
@@ -57,12 +57,12 @@ class LedgerWriter:
         """Makes the ledger on its nodes and sends what was held back, as soon as enough of them agree."""
         self._record = record
         nodes = [self._pool.get(identity) for identity in record.nodes]
-        places = range(len(nodes))
+        indexes = range(len(nodes))
         self._only = nodes[0] if len(nodes) == 1 and nodes[0].in_order else None
-        creations = [self._patience.ask(node.create, record.id, record.epoch, record.durability) for node in nodes]
+        creations = [self._caller.call(node.create, record.id, record.epoch, record.durability) for node in nodes]
         answers = Answers(dict(enumerate(creations)))
-        await answers.until(lambda: writable(places, answers.results, record.copies))
-        if not writable(places, answers.results, record.copies):
+        await answers.until(lambda: writable(indexes, answers.results, record.copies))
+        if not writable(indexes, answers.results, record.copies):
             raise answers.errors[0] if len(nodes) == 1 else QuorumLost(f"ledger {record.id}: {answers.causes}")
         if self._only is None:
             self._lines = [CopyLine(node, record, lambda: self.confirmed, self._verdict) for node in nodes]
@@ -198,7 +198,7 @@ class LedgerWriter:
                 entry.future.set_exception(error)
                 entry.future.exception()  # whoever waits still gets it; whoever does not is not nagged
         self._entries.clear()
-        self._patience.end()
+        self._caller.stop()
         if self._busy is not None:
             self._busy.cancel()
         for line in self._lines:
