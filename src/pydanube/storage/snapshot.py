@@ -1,8 +1,8 @@
-"""A consistent cut through a broker's storage while it serves: what a power snapshot at one moment would leave.
+"""A consistent snapshot of a broker's storage while it serves: the files that a power cut at that moment would leave.
 
 Metadata and journal belong to one loop, and both only grow at their ends. So one turn of the loop notes how far each is
-written, and the bytes up to there stay as they are: the metadata's file is held open, the node's files are held back
-from removal. Copying them takes as long as it takes, and nobody waits for it.
+written, and the bytes up to there stay as they are: the metadata's file is kept open, and the node's files are pinned.
+Copying them may take any time, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SnapshotFile:
     length: int
     size: int
     content: bytes | None = None
-    handle: DiskFile | None = None  # open since the cut, as it may be removed
+    handle: DiskFile | None = None  # opened for the snapshot, because the file may be removed
     disk: Disk | None = None
     generation: int | None = None  # of a pinned file
 
