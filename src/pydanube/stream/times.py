@@ -13,7 +13,7 @@ SECOND = 1_000_000  # times are in microseconds
 JUMP = CLOCK_JUMP_SECONDS * SECOND
 
 
-class ClockBelief:
+class AppendClock:
     """What messages are stamped with: a jump ahead counts only when it has lasted for a while."""
 
     def __init__(self, wall: int, monotonic: int) -> None:

@@ -29,10 +29,10 @@ from pydanube.broker.cold.tables import Tables
 from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.trouble import Troubles
 from pydanube.ports.clock import Clock
+from pydanube.storage.checked_clock import checked_clock
 from pydanube.storage.guard import Guard
 from pydanube.storage.stream.cold import ColdTier
 from pydanube.storage.stream.stream import Stream
-from pydanube.storage.watched_clock import watched
 from pydanube.stream.cold import Cold, Doomed, Entry, SegmentIndex, index_key, make_index
 from pydanube.stream.record import StreamRecord
 from pydanube.stream.retention import LedgerInfo, trim_before
@@ -81,7 +81,7 @@ class Tiering:
         self.claimed = claim is None  # the place is known to be ours
         self._unclaimed: DanubeError | None = None  # why it is not
         self._asked = asyncio.Event()  # whether it is, at least once
-        self._clock = watched(clock)
+        self._clock = checked_clock(clock)
         self._topics = topics
         self._space = space
         self._claim = claim
