@@ -29,7 +29,7 @@ from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.state import NEXT, Beginning, Closed, Idle, Open, Opening, State, TakenOver, WithoutWriter
 from pydanube.storage.stream.sweeper import Sweeper
 from pydanube.storage.stream.writer import LedgerWriter
-from pydanube.stream.record import Lost, StreamRecord
+from pydanube.stream.record import LostRange, StreamRecord
 from pydanube.stream.times import JUMP, SECOND
 from pydanube.wire.batch import Batch
 
@@ -211,7 +211,7 @@ class Stream(StreamReader):
         self._sweeper.later(0.0)
         return decided
 
-    async def give_up(self, lost: Sequence[Lost]) -> None:
+    async def give_up(self, lost: Sequence[LostRange]) -> None:
         """From now on readers pass over these; durable on return."""
         await self.decide(lambda record: record.given_up(record.owner, lost))
         self._damaged.clear()
