@@ -16,7 +16,7 @@ from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.serving.redrive import SUBSCRIPTION, Redriven, Wanted
 from pydanube.broker.serving.republish import Noted
 from pydanube.broker.topic.dead_letter import ORIGIN
-from pydanube.stream.record import Lost
+from pydanube.stream.record import LostRange
 from pydanube.topic.dedup import ProducerTable
 from pydanube.wire.batch import Batch, build
 
@@ -254,7 +254,7 @@ def test_letters_are_published_again_where_the_last_ones_were_given_up(monkeypat
     async def work(service: Service) -> None:
         await letters(service)
         topic = service.reliable(await service.open(ANONYMOUS, DEAD))
-        await topic.ledger.stream.give_up([Lost(4, 5)])
+        await topic.ledger.stream.give_up([LostRange(4, 5)])
         topic.ledger._tail.clear()
         read = topic.ledger.read
 

@@ -19,7 +19,7 @@ from pydanube.broker.door.metrics import Metrics, Page
 from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker
 from pydanube.broker.topic.topic import Topic
-from pydanube.stream.record import Lost
+from pydanube.stream.record import LostRange
 from pydanube.topic import sinks as core
 from pydanube.topic.sinks import Once, Request, SinkKey, SinkRecord, Verdict, overdue
 from tier.broker_world import in_loop, topic_of
@@ -108,7 +108,7 @@ async def test_a_decided_batch_is_blocked_at_once_when_rows_of_it_were_given_up_
         writing = asyncio.ensure_future(Job(broker).write(0, {TOPIC: rows_of("a", 9)}))
         await decided.wait()
         staged = await topic_of(broker, staging_topic(KEY))
-        await staged.ledger.stream.give_up([Lost(first, first + 2)])
+        await staged.ledger.stream.give_up([LostRange(first, first + 2)])
         staged.ledger._tail.clear()  # as after a start
         given_up.set()
         await until(lambda: sinks.blocked(KEY) is not None)

@@ -29,6 +29,7 @@ from pydanube.broker.door.service import Service
 from pydanube.broker.limits.disk_room import Room, check_new, reserve_of
 from pydanube.ports.clock import Clock
 from pydanube.ports.segments import Segments
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.local import open_local
 from pydanube.storage.metadata.file import LocalMetadata
 from pydanube.storage.node.bad_blocks import NODE_FILE
@@ -36,7 +37,6 @@ from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.cold import ColdReader, ColdTier
 from pydanube.storage.stream.tail import TailCache
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.stream.tiering import TierSettings
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Broker:
         room = self._room = Room(reserve, self._node.room, self._node.make_room, lambda: self._node.ledgers)
         await room.start()
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
-        watch = WatchedClock(clock)
+        watch = CheckedClock(clock)
         watch.begin(storage.catalog.newest_time())
         self.service = Service(
             directory, storage.catalog, storage.nodes, watch, randomness, cache=cache,

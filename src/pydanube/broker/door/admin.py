@@ -37,7 +37,7 @@ from pydanube.broker.topic.best_effort import BestEffortSubscription
 from pydanube.broker.topic.topic import LATEST, Topic
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.storage.stream.stream import Stream
-from pydanube.stream.record import Lost
+from pydanube.stream.record import LostRange
 from pydanube.topic.records import Cause, SubscriptionKind
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class TopicStats:
     consumers: int
     subscriptions: int
     tiers: Usage  # what lies where
-    lost: list[Lost]  # given up as damaged, of all partitions
+    lost: list[LostRange]  # given up as damaged, of all partitions
     damaged: list[tuple[int | None, int, int]]  # partition, first and last offset of what was found, and not given up
 
 

@@ -66,9 +66,9 @@ from pydanube.ports.clock import Clock
 from pydanube.ports.offload import Offload
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
+from pydanube.storage.checked_clock import checked_clock
 from pydanube.storage.stream.cold import ColdReader, ColdTier
 from pydanube.storage.stream.tail import TailCache
-from pydanube.storage.watched_clock import watched
 from pydanube.topic.dedup import Renewal
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
@@ -98,7 +98,7 @@ class Service:
         offload: Offload | None = None,
     ) -> None:
         self._directory = directory
-        self.clock = watched(clock)
+        self.clock = checked_clock(clock)
         self.auto_create = auto_create
         self.intake = Intake()
         self.room = room or Room()

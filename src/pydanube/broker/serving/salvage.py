@@ -21,7 +21,7 @@ from pydanube.broker.state.log import state_stream
 from pydanube.broker.work.jobs import Asked, Jobs
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.stream import Stream
-from pydanube.stream.record import LedgerRecord, Lost
+from pydanube.stream.record import LedgerRecord, LostRange
 from pydanube.topic.records import SubscriptionDeleted, decode
 from pydanube.topic.state import TopicState
 
@@ -39,7 +39,7 @@ class Found(NamedTuple):
     topic: str
     what: str  # messages, or state: cursors and producers
     ledger: LedgerId
-    lost: Lost
+    lost: LostRange
 
 
 class StateLeft(NamedTuple):
@@ -160,7 +160,7 @@ async def _look(stream: Stream, place: TopicName, what: str, accept: bool) -> li
     return [Found(str(place), what, ledger, lost) for ledger, lost in found]
 
 
-async def _left_of(stream: Stream, place: TopicName, lost: Sequence[Lost]) -> StateLeft:
+async def _left_of(stream: Stream, place: TopicName, lost: Sequence[LostRange]) -> StateLeft:
     """Replays what can be read, as the topic will when it is opened without the rest."""
     state, spoken_of, deleted, offset = TopicState(), set[int](), set[int](), stream.first
     state.patched = True
@@ -180,7 +180,7 @@ def _left(place: TopicName, state: TopicState, lost: int = 0) -> StateLeft:
     return StateLeft(str(place), sorted((known.name, known.cursor.floor) for known in state), lost)
 
 
-def _behind(lost: Sequence[Lost], offset: int) -> int:
+def _behind(lost: Sequence[LostRange], offset: int) -> int:
     """The offset, or the first one behind those of the ranges that it lies in."""
     for each in lost:  # in order
         if each.first <= offset <= each.last:
@@ -188,7 +188,7 @@ def _behind(lost: Sequence[Lost], offset: int) -> int:
     return offset
 
 
-def summed(found: Sequence[Lost]) -> tuple[int, int]:
+def summed(found: Sequence[LostRange]) -> tuple[int, int]:
     """Messages that are lost, and offsets of which nobody can tell."""
     unknown = sum(each.last - each.first + 1 for each in found if not each.known)
     return sum(each.messages for each in found), unknown

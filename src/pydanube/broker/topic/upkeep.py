@@ -12,8 +12,8 @@ from pydanube.base.errors import DanubeError
 from pydanube.base.limits import LOOKED_INTO_AT_ONCE, SECOND
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.idle import Idle
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.stream.writer import LedgerWriter
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.stream.retention import BatchTimes, expired, worth_sealing
 from pydanube.topic.records import Cause
 from pydanube.wire.batch import Batch
@@ -29,7 +29,7 @@ EXPIRY_READS_MAX = 64  # of one subscription in one tick: the rest expires in th
 class Upkeep:
     """Of one topic, which asks for it every second or so."""
 
-    def __init__(self, topic: Topic, clock: WatchedClock, *, tiered: bool) -> None:
+    def __init__(self, topic: Topic, clock: CheckedClock, *, tiered: bool) -> None:
         self._topic = topic
         self._tiered = tiered
         self._clock = clock
