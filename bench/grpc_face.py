@@ -31,7 +31,7 @@ from pydanube.wire.http2.frames import (
     NUMBER_MAX,
     PREFACE,
     WINDOW_BYTES,
-    Kind,
+    FrameType,
     Setting,
     frame,
     settings_frame,
@@ -78,7 +78,7 @@ class Connection:
         self._socket.close()
 
     def frames(self) -> Iterator[tuple[int, int, bytes]]:
-        """Kind, flags and payload of what has come; waits for the next bytes first."""
+        """Type, flags and payload of each received frame; waits for more bytes first."""
         data = self._rest + self._socket.recv(1 << 20)
         at, end = 0, len(data)
         while end - at >= HEADER_BYTES:
@@ -87,18 +87,18 @@ class Connection:
             if stop > end:
                 break
             kind = word & 0xFF
-            if kind == Kind.PING and not flags & ACK:
-                self._socket.sendall(frame(Kind.PING, ACK, 0, data[at + HEADER_BYTES : stop]))
-            elif kind == Kind.GOAWAY:
+            if kind == FrameType.PING and not flags & ACK:
+                self._socket.sendall(frame(FrameType.PING, ACK, 0, data[at + HEADER_BYTES : stop]))
+            elif kind == FrameType.GOAWAY:
                 raise ConnectionError(data[at + HEADER_BYTES : stop])
-            yield kind, flags, data[at + HEADER_BYTES : stop] if kind == Kind.DATA else b""
+            yield kind, flags, data[at + HEADER_BYTES : stop] if kind == FrameType.DATA else b""
             at = stop
         self._rest = data[at:]
 
     def requests(self, path: str, body: bytes, count: int) -> bytes:
         """So many calls, each the same."""
         block = _block(path)
-        head = (len(block) << 8 | Kind.HEADERS, END_HEADERS)
+        head = (len(block) << 8 | FrameType.HEADERS, END_HEADERS)
         content = (len(body) << 8, END_STREAM)
         parts = []
         for stream in range(self._stream, self._stream + 2 * count, 2):
@@ -112,7 +112,7 @@ class Connection:
         self._socket.sendall(self.requests(path, body, in_flight))
         sent, answered = in_flight, 0
         while answered < count:
-            done = sum(1 for kind, flags, _ in self.frames() if kind == Kind.HEADERS and flags & END_STREAM)
+            done = sum(1 for kind, flags, _ in self.frames() if kind == FrameType.HEADERS and flags & END_STREAM)
             answered += done
             more = min(done, count - sent)
             if more > 0:
@@ -129,7 +129,7 @@ class Connection:
         while not ended:
             for kind, flags, data in self.frames():
                 content += data
-                ended = ended or (kind == Kind.HEADERS and bool(flags & END_STREAM))
+                ended = ended or (kind == FrameType.HEADERS and bool(flags & END_STREAM))
         if len(content) < _LENGTH.size:
             raise ConnectionError(f"{path} failed")
         return message_class(method.output_type.full_name).FromString(content[_LENGTH.size :])

@@ -22,7 +22,7 @@ from pydanube.wire.http2.frames import (
     NUMBER_MAX,
     PREFACE,
     WINDOW_BYTES,
-    Kind,
+    FrameType,
     Setting,
     frame,
     settings_frame,
@@ -64,8 +64,8 @@ def calls(count: int, size: int, timeouts: bool) -> list[bytes]:
         parts = []
         for call in range(first, min(first + IN_FLIGHT, count)):
             fields = [*FIELDS, ("grpc-timeout", f"{900_000 + call}u")] if timeouts else FIELDS
-            parts.append(frame(Kind.HEADERS, END_HEADERS, 2 * call + 1, encoder.encode(fields)))
-            parts.append(frame(Kind.DATA, END_STREAM, 2 * call + 1, body))
+            parts.append(frame(FrameType.HEADERS, END_HEADERS, 2 * call + 1, encoder.encode(fields)))
+            parts.append(frame(FrameType.DATA, END_STREAM, 2 * call + 1, body))
         reads.append(b"".join(parts))
     return reads
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pydanube.pipeline.sinks.iceberg import IcebergSink
 from pydanube.pipeline.targets.iceberg import expiry as iceberg_expiry
 from pydanube.pipeline.targets.iceberg.target import IcebergTarget
-from pydanube.pipeline.targets.record import Mark
+from pydanube.pipeline.targets.mark import Mark
 
 COMMITS, GROUPS, MILLISECONDS = 10_000, 20, 1000
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "name": ["a", "b", "c"]})
@@ -39,7 +40,7 @@ def main() -> None:
     iceberg_expiry.READERS_MS = 0  # a day of commits takes minutes here: the ten that readers have would be hours
     with tempfile.TemporaryDirectory() as root:
         place = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/warehouse"}
-        target = IcebergTarget.of({"kind": "iceberg", "table": "bench.orders", **place, **maintain})
+        target = IcebergSink.target({"kind": "iceberg", "table": "bench.orders", **place, **maintain})
         target.prepare(ROWS.schema)
         size = max(1, commits // GROUPS)
         means = []

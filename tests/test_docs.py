@@ -196,6 +196,59 @@ def test_relative_links_resolve(path: Path) -> None:
     assert broken_links(path) == []
 
 
+def code_in(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def cited_paragraphs(text: str) -> set[str]:
+    return set(re.findall(r"§(\d+[a-z]?)", text))
+
+
+def paragraphs(page: str) -> list[str]:
+    return re.findall(r"^### §(\d+[a-z]?) \S", page, re.MULTILINE)
+
+
+def test_every_cited_paragraph_is_on_the_page_of_semantics() -> None:
+    known = paragraphs((ROOT / "docs/semantics.md").read_text(encoding="utf-8"))
+    assert len(known) == len(set(known))
+    texts = [*DOCUMENTS, *(path for folder in ("src", "tests", "bench", "examples") for path in code_in(folder))]
+    unknown = {name_of(path): cited_paragraphs(path.read_text(encoding="utf-8")) - set(known) for path in texts}
+    assert {name: cited for name, cited in unknown.items() if cited} == {}
+
+
+INSIDE = [
+    *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md", "docs/semantics.md")),
+    *sorted(ROOT.glob("docs/internals/*.md")),
+]
+
+
+def missing_files(text: str, names: set[str]) -> list[str]:
+    """Files in inline code that exist neither in the repository nor in `src/pydanube`; a bare name may be anywhere."""
+
+    def exists(file: str) -> bool:
+        return any((base / file).exists() for base in (ROOT, ROOT / "src/pydanube")) if "/" in file else file in names
+
+    return [file for file in re.findall(r"`([\w./-]+\.py)`", outside_fences(text)) if not exists(file)]
+
+
+def missing_names(text: str, source: str) -> list[str]:
+    """`Class.method` in inline code, where the sources have no such class, or no such method at all."""
+    found = re.findall(r"`([A-Z]\w*[a-z]\w*)\.(\w+)`", outside_fences(text))
+    return [
+        f"{owner}.{name}"
+        for owner, name in found
+        if not (re.search(rf"\bclass {owner}\b", source) and re.search(rf"\b(?:def {name}\b|{name}\b *[:=])", source))
+    ]
+
+
+def test_pages_about_the_inside_name_what_exists() -> None:
+    code = [path for folder in ("src", "tests", "bench", "examples") for path in code_in(folder)]
+    names, source = {path.name for path in code}, "\n".join(path.read_text("utf-8") for path in code_in("src"))
+    pages = {name_of(path): path.read_text(encoding="utf-8") for path in INSIDE}
+    found = {page: missing_files(text, names) + missing_names(text, source) for page, text in pages.items()}
+    assert {page: missing for page, missing in found.items() if missing} == {}
+
+
 def test_the_operators_page_knows_every_alert() -> None:
     rules = (ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8")
     page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
@@ -282,4 +335,14 @@ def test_the_checks_find_planted_mistakes(tmp_path: Path) -> None:
     assert as_shown("offset …, 3 bytes", "offset 12, 3 bytes \n")
     assert as_shown("", "anything")
     assert not as_shown("done", "done\nand more")
+    assert missing_files("`wire/batch.py` `batch.py` `tests/quick.py` `wire/gone.py` `gone.py`", {"batch.py"}) == [
+        "wire/gone.py",
+        "gone.py",
+    ]
+    assert missing_names("`Gate.open` `Gate.shut` `Wall.open`", "class Gate:\n    def open(self): ...") == [
+        "Gate.shut",
+        "Wall.open",
+    ]
+    assert cited_paragraphs("as §7 and §17a–§19 say") == {"7", "17a", "19"}
+    assert paragraphs("### §7 A title\n\n§8 is cited\n\n### §9\n") == ["7"]
     assert make_targets("run: x ## go\nbench-core:\n\techo\nX := 1\n") == {"run", "bench-core"}

@@ -254,6 +254,11 @@ def test_imports_point_in_one_direction() -> None:
     assert complaints == []
 
 
+def test_the_map_has_a_row_for_every_folder() -> None:
+    rows = re.findall(r"^\| `(\w+)/` \|", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted({path.parent.name for path in (SOURCE / PACKAGE).glob("*/__init__.py")})
+
+
 def test_folders_do_not_import_each_other_in_a_circle() -> None:
     edges: dict[str, set[str]] = {}
     for path, tree in TREES.items():

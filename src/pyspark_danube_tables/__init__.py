@@ -1,5 +1,5 @@
 """Spark looks for data sources in packages named `pyspark_*`: here it finds `danube_tables`, the sink of pipelines."""
 
-from pydanube.pipeline.query.durable import DurableTables as DefaultSource
+from pydanube.pipeline.query.writer import TablesSink as DefaultSource
 
 __all__ = ["DefaultSource"]

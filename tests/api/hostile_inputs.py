@@ -14,7 +14,7 @@ from pydanube.wire.batch import Codec, build
 from pydanube.wire.commands import Ack, Grant, Hello, Nack, Ping, Pong, Publish, Request, Taken
 from pydanube.wire.frames import PREFACE
 from pydanube.wire.http2.frames import PREFACE as HTTP2_PREFACE
-from pydanube.wire.http2.frames import Kind, Setting, frame, settings_frame
+from pydanube.wire.http2.frames import FrameType, Setting, frame, settings_frame
 
 BYTES = 10_000_000
 TOPIC = "/default/orders"
@@ -167,7 +167,7 @@ class Calls:
         self.stream += 2
         fields = [(name, path if name == ":path" else value) for name, value in CALL]
         block = self.encoder.encode([*fields, *more]) + extra
-        return frame(Kind.HEADERS, END_HEADERS | (END_STREAM if end else 0), self.stream, block)
+        return frame(FrameType.HEADERS, END_HEADERS | (END_STREAM if end else 0), self.stream, block)
 
 
 def http2(*frames: bytes) -> list[bytes]:
@@ -188,7 +188,7 @@ def huffman(count: int, text: str) -> bytes:
 def streamed(path: str, payload: bytes, size: int = BYTES) -> bytes:
     """One stream of many messages."""
     calls = Calls()
-    pieces = [frame(Kind.DATA, 0, 1, payload) for _ in range(size // (9 + len(payload)))]
+    pieces = [frame(FrameType.DATA, 0, 1, payload) for _ in range(size // (9 + len(payload)))]
     return calls.call(path=path) + b"".join(pieces)
 
 
@@ -202,7 +202,7 @@ def resets(count: int) -> bytes:
     calls = Calls()
     pairs = []
     for _ in range(count):
-        pairs += [calls.call(), frame(Kind.RST_STREAM, 0, calls.stream, bytes(4))]
+        pairs += [calls.call(), frame(FrameType.RST_STREAM, 0, calls.stream, bytes(4))]
     return b"".join(pairs)
 
 
@@ -212,20 +212,22 @@ def continued(count: int) -> bytes:
     parts = []
     for at in range(count):
         stream = 2 * at + 1
-        parts.append(frame(Kind.HEADERS, 0, stream, block[:300]))
-        parts += [frame(Kind.CONTINUATION, 0, stream, block[each : each + 300]) for each in range(300, len(block), 300)]
-        parts.append(frame(Kind.CONTINUATION, END_HEADERS, stream, b""))
+        parts.append(frame(FrameType.HEADERS, 0, stream, block[:300]))
+        parts += [
+            frame(FrameType.CONTINUATION, 0, stream, block[each : each + 300]) for each in range(300, len(block), 300)
+        ]
+        parts.append(frame(FrameType.CONTINUATION, END_HEADERS, stream, b""))
     return b"".join(parts)
 
 
 HTTP2: dict[str, Callable[[], list[bytes]]] = {
     "SETTINGS over many streams": lambda: http2(resized(1024, BYTES // 15)),
     "empty SETTINGS": lambda: http2(much(settings_frame({}))),
-    "PINGs": lambda: http2(much(frame(Kind.PING, 0, 0, bytes(8)))),
-    "PRIORITY": lambda: http2(much(frame(Kind.PRIORITY, 0, 1, bytes(5)))),
-    "WINDOW_UPDATEs": lambda: http2(much(frame(Kind.WINDOW_UPDATE, 0, 0, struct.pack(">I", 1)))),
+    "PINGs": lambda: http2(much(frame(FrameType.PING, 0, 0, bytes(8)))),
+    "PRIORITY": lambda: http2(much(frame(FrameType.PRIORITY, 0, 1, bytes(5)))),
+    "WINDOW_UPDATEs": lambda: http2(much(frame(FrameType.WINDOW_UPDATE, 0, 0, struct.pack(">I", 1)))),
     "WINDOW_UPDATEs of a stream": lambda: http2(
-        requests(1), much(frame(Kind.WINDOW_UPDATE, 0, 1, struct.pack(">I", 1)))
+        requests(1), much(frame(FrameType.WINDOW_UPDATE, 0, 1, struct.pack(">I", 1)))
     ),
     "requests that are reset": lambda: http2(resets(BYTES // 30)),
     "requests that are not gRPC": lambda: http2(requests(BYTES // 15, path="/", end=True)),
@@ -238,7 +240,7 @@ HTTP2: dict[str, Callable[[], list[bytes]]] = {
     "blanks around headers": lambda: http2(huffman(1_500, "x" + " " * 1500)),
     "names in capitals": lambda: http2(much(requests(1_000, extra=b"\x10\x01A\x01b"))),
     "header blocks in pieces": lambda: http2(continued(2_500)),
-    "empty DATA": lambda: http2(requests(1), much(frame(Kind.DATA, 0, 1, b""))),
+    "empty DATA": lambda: http2(requests(1), much(frame(FrameType.DATA, 0, 1, b""))),
     "messages of no length": lambda: http2(streamed(REFLECTION, bytes(5) * 3000)),
     "messages that are compressed": lambda: http2(streamed(REFLECTION, b"\1\0\0\0\0" * 3000)),
     "DATA of one byte": lambda: http2(streamed(REFLECTION, b"\0")),
@@ -251,7 +253,7 @@ HTTP2: dict[str, Callable[[], list[bytes]]] = {
 def much_calls(path: str, body: bytes, count: int = 60_000) -> bytes:
     calls, parts = Calls(), []
     for _ in range(count):
-        parts += [calls.call(path=path), frame(Kind.DATA, END_STREAM, calls.stream, body)]
+        parts += [calls.call(path=path), frame(FrameType.DATA, END_STREAM, calls.stream, body)]
     return b"".join(parts)
 
 

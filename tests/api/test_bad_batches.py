@@ -14,13 +14,13 @@ from pydanube.base.errors import BatchInvalid
 from pydanube.base.limits import ATTRIBUTES_CHECKED_BYTES_MAX, MIB
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import Batch, Codec, build
-from pydanube.wire.columns import Column, Kind
+from pydanube.wire.columns import Column, ColumnKind
 from pydanube.wire.commands import Error, Publish
 from wire.batches import SAMPLES, forged, resealed
 
-PAYLOADS = Kind.PLAIN << 2 * Column.PAYLOAD
-KEYS = Kind.PLAIN << 2 * Column.KEY
-TIMES = Kind.PLAIN << 2 * Column.DELIVERY_TIME
+PAYLOADS = ColumnKind.PLAIN << 2 * Column.PAYLOAD
+KEYS = ColumnKind.PLAIN << 2 * Column.KEY
+TIMES = ColumnKind.PLAIN << 2 * Column.DELIVERY_TIME
 DATA = b"hiho\0\0\0\0"
 GOOD = pack("<iiii", 0, 2, 4, 0) + DATA
 TEXT = "grün"

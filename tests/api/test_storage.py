@@ -16,7 +16,7 @@ from api.tiered import in_memory
 from pydanube.api.http import kept as kept_module
 from pydanube.api.server import Server
 from pydanube.base.errors import ObjectsRefused, PartitionMissing, SegmentMissing
-from pydanube.broker.cold import tiers as tiers_module
+from pydanube.broker.cold import storage_admin
 from pydanube.broker.cold.claim import MARK
 from pydanube.stream import cold as cold_module
 from pydanube.stream.segments import Segment
@@ -171,7 +171,7 @@ def test_what_takes_long_is_answered_with_a_ticket(tmp_path: Path, monkeypatch: 
     async def story(server: Server, http: Http) -> None:
         await publish(http, "orders", 3)
         await upload(http)
-        monkeypatch.setattr(tiers_module, "JOB_SECONDS", 0.01)
+        monkeypatch.setattr(storage_admin, "JOB_SECONDS", 0.01)
         monkeypatch.setattr(DirectSegments, "verify", verify)
         objects.faults["read"] = [Fault.SLOW]
         first = (await http.ask("POST", f"{STORAGE}/verify", {"first": 0})).json
@@ -179,7 +179,7 @@ def test_what_takes_long_is_answered_with_a_ticket(tmp_path: Path, monkeypatch: 
         again = (await http.ask("POST", f"{STORAGE}/verify", {"first": 0, "ticket": first["ticket"]})).json
         assert again == first
         objects.go_on.set()
-        monkeypatch.setattr(tiers_module, "JOB_SECONDS", 10.0)
+        monkeypatch.setattr(storage_admin, "JOB_SECONDS", 10.0)
         done = (await http.ask("POST", f"{STORAGE}/verify", {"first": 0, "ticket": first["ticket"]})).json
         assert (done["done"], done["result"]) == (True, "sound")
         assert begun == 1, "it was waited for, not begun again"
@@ -317,7 +317,7 @@ def test_the_client_without_await_has_the_same(tmp_path: Path) -> None:
 def test_long_lists_come_in_pages_and_a_lost_list_of_segments_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (cold_module, tiers_module):
+    for module in (cold_module, storage_admin):
         monkeypatch.setattr(module, "SEGMENTS_LISTED_MAX", 4)
     objects = WorldObjects()
 

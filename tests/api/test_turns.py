@@ -16,7 +16,7 @@ from pydanube.base.limits import CONNECTIONS_LINGERING_MAX, MIB, WAITING_REQUEST
 from pydanube.wire.batch import Codec
 from pydanube.wire.commands import Ping, Publish, Request
 from pydanube.wire.frames import PREFACE
-from pydanube.wire.http2.frames import Kind, frame
+from pydanube.wire.http2.frames import FrameType, frame
 
 LASTING_SECONDS = 1.0  # of each: what a broker takes longer for goes on alike
 CONNECTIONS = 200
@@ -54,7 +54,7 @@ def test_no_input_holds_up_the_loop(tmp_path: Path, make: Callable[[], list[byte
     [
         pytest.param(native()[0], said(Ping(1)), id="pings"),
         pytest.param(native()[0], said(Request(9, "x", {})), id="unknown verbs"),
-        pytest.param(http2()[0], frame(Kind.WINDOW_UPDATE, 0, 0, b"\0\0\0\1"), id="WINDOW_UPDATEs"),
+        pytest.param(http2()[0], frame(FrameType.WINDOW_UPDATE, 0, 0, b"\0\0\0\1"), id="WINDOW_UPDATEs"),
         pytest.param(b"", got("/api/v1/broker"), id="requests"),
         pytest.param(b"", b"GET /", id="what never becomes a request"),
     ],

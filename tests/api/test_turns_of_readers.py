@@ -21,7 +21,7 @@ from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
 from pydanube.wire.batch import Codec
 from pydanube.wire.commands import Grant, Nack, Publish
-from pydanube.wire.http2.frames import Kind, Setting, frame, settings_frame
+from pydanube.wire.http2.frames import FrameType, Setting, frame, settings_frame
 from waiting import until
 
 ORDERS, DEAD = "/api/v1/topics/default/orders", "/api/v1/topics/default/dead"
@@ -78,14 +78,16 @@ def grpc_consumer(server: Server, sign: bytes) -> Attack:
     def call(path: str, message: Any) -> bytes:
         data = message.SerializeToString()
         body = struct.pack(">BI", 0, len(data)) + data
-        return calls.call(path=f"/danube.ConsumerService/{path}") + frame(Kind.DATA, END_STREAM, calls.stream, body)
+        return calls.call(path=f"/danube.ConsumerService/{path}") + frame(
+            FrameType.DATA, END_STREAM, calls.stream, body
+        )
 
     asked = danube.ConsumerRequest(
         request_id=1, topic_name=TOPIC, consumer_name="the-reader", subscription="s", subscription_type=1
     )
     wanted = danube.ReceiveRequest(request_id=2, consumer_id=consumer_id(TOPIC, "s", "the-reader"))
     room = settings_frame({Setting.INITIAL_WINDOW_SIZE: WINDOW})
-    room += frame(Kind.WINDOW_UPDATE, 0, 0, struct.pack(">I", WINDOW - 65_535))
+    room += frame(FrameType.WINDOW_UPDATE, 0, 0, struct.pack(">I", WINDOW - 65_535))
     parts = [HTTP2_PREFACE + room + call("Subscribe", asked), call("ReceiveMessages", wanted)]
     return Attack(server.address, parts, (b"the-reader", sign))
 

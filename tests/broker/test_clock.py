@@ -10,14 +10,19 @@ import pytest
 from broker.test_housekeeping import SHARED, SMALL
 from broker.topic_world import TopicWorld, publish, subscribed
 from pydanube.base.errors import TooManyProducers
-from pydanube.base.limits import CLOCK_AHEAD_DAYS, CLOCK_DISTRUST_SECONDS, CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS
+from pydanube.base.limits import (
+    CLOCK_AHEAD_DAYS,
+    CLOCK_DISTRUST_SECONDS,
+    CLOCK_HELD_SECONDS,
+    CLOCK_JUMP_SECONDS,
+    SECOND,
+)
 from pydanube.broker.topic.topic import Topic
 from pydanube.storage.watched_clock import WatchedClock
 from pydanube.stream.retention import RetentionPolicy
 from pydanube.topic import dedup
 from pydanube.topic.records import Cause
 
-SECOND = 1_000_000
 HOUR = 3600.0
 YEAR = 365 * 24 * HOUR
 KEEP_AN_HOUR = replace(SMALL, ttl_seconds=3600, retention=RetentionPolicy(seconds=3600))

@@ -59,12 +59,12 @@ def test_sections_are_nested_in_a_file_and_have_two_underscores_in_the_environme
         ("lissten: 127.0.0.1:1", "unknown setting lissten .*did you mean listen"),
         ("limitz: {cache_bytes: 5}", "unknown setting limitz .*did you mean limits[?]"),
         ("tls: {kee: x}", "unknown setting tls.kee .*did you mean tls.key"),
-        ("listen: [a, b]", "listen .*must be host:port.*not several values"),
+        ("listen: [a, b]", "listen .*must be host:port.*got a list"),
         ("listen:", "listen .*must be host:port"),
-        ("listen: 1.2.3.4", "listen .*must be host:port.*not '1.2.3.4'"),
+        ("listen: 1.2.3.4", "listen .*must be host:port.*got '1.2.3.4'"),
         ("listen: ::1:6650", "listen .*must be host:port"),
         ("advertise: host:0", "advertise .*must be host:port"),
-        ("auto_create: perhaps", "auto_create .*must be true or false, not 'perhaps'"),
+        ("auto_create: perhaps", "auto_create .*must be true or false, got 'perhaps'"),
         ("log_level: loud", "log_level .*must be one of debug, info, warning, error"),
         ("keepalive_seconds: 0", "keepalive_seconds .*must be a duration such as 30s or 1h, from 1 to 3600 seconds"),
         ("limits: {connections_max: 1.5}", "limits.connections_max .*whole number"),
@@ -215,7 +215,7 @@ def test_days_and_weeks_are_durations_where_they_are_not_too_long() -> None:
 
 @pytest.mark.parametrize("key", [*SIZES, *DURATIONS])
 def test_bounds_are_taken_and_what_is_beyond_them_is_refused_with_an_example_that_is_taken(key: str) -> None:
-    expects = settings()[key].kind.expects
+    expects = settings()[key].type.expects
     bounds = re.search(r"from (\S+) to (\S+) (?:bytes|seconds)", expects)
     example = re.search(r"such as (\S+?)[, ]", expects)
     assert bounds is not None
@@ -226,11 +226,11 @@ def test_bounds_are_taken_and_what_is_beyond_them_is_refused_with_an_example_tha
     for text in (beyond, "-1", "", "soon", "1e3", "10M" if key in SIZES else "1 month"):
         with pytest.raises(ConfigInvalid) as refused:
             load(None, {}, NEEDED | {key: text})
-        assert str(refused.value) == f"{key} (flag {settings()[key].flag}) must be {expects}, not {text!r}"
+        assert str(refused.value) == f"{key} (flag {settings()[key].flag}) must be {expects}, got {text!r}"
 
 
 def test_a_number_of_whole_seconds_is_not_rounded() -> None:
-    with pytest.raises(ConfigInvalid, match=r"keepalive_seconds .*in whole seconds, not '1500ms'"):
+    with pytest.raises(ConfigInvalid, match=r"keepalive_seconds .*in whole seconds, got '1500ms'"):
         load(None, {}, NEEDED | {"keepalive_seconds": "1500ms"})
 
 
@@ -260,5 +260,5 @@ def test_the_page_lists_every_setting() -> None:
     for setting in settings().values():
         default = "must be given" if setting.default is MISSING else str(setting.default)
         default = default.lower() if setting.default in (None, True, False) and default.isalpha() else default
-        rows.append(f"| `{setting.key}` | {setting.kind.expects} | {default} | {setting.doc} |")
+        rows.append(f"| `{setting.key}` | {setting.type.expects} | {default} | {setting.doc} |")
     assert "\n".join(rows) in page, "\n".join(rows)

@@ -271,9 +271,9 @@ def test_a_crash_of_a_consumer_while_its_messages_are_read_leaves_none_behind(ki
             inbox.nack(*range(20))
         world.disk.slow(2.0, only="read")
         await asyncio.sleep(2)
-        assert host._outbox
+        assert host._sender.outbox
         host.leave(gone.id, crashed=True)
-        assert all(deliver.consumer == left.id for deliver in host._outbox)
+        assert all(deliver.consumer == left.id for deliver in host._sender.outbox)
         await asyncio.sleep(10)
         await left.ack_all()
         assert host.known.cursor.floor == 20

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.topic_world import SECOND, TopicWorld, connected, publish, subscribed
+from broker.topic_world import TopicWorld, connected, publish, subscribed
 from pydanube.base.errors import OffsetsDamaged
+from pydanube.base.limits import SECOND
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy
 from pydanube.topic.records import SubscriptionKind
@@ -49,7 +50,7 @@ def test_a_notice_of_damage_lasts_while_other_messages_are_delivered_again(
         inbox = connected(topic, host)
         for again in range(4):
             await inbox.until(2 + 2 * again)
-            host._ahead.keep([])
+            host._window.keep([])
             inbox.nack(0, 1)
         assert [type(each) for each in inbox.hindrances] == [OffsetsDamaged] * len(inbox.hindrances)
         assert 1 <= len(inbox.hindrances) <= 2  # again after some seconds, and not each time that something was read

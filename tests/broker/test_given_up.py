@@ -21,7 +21,7 @@ ROUNDS_MAX = 1000
 
 def damage(world: TopicWorld, host: SubscriptionHost) -> None:
     """Nothing is in memory, and nothing can be read until the disk is cured."""
-    host._ahead.let_go()
+    host._window.let_go()
     world.disk.fail_next("read", DiskFailed, count=1_000_000)
 
 
@@ -63,7 +63,7 @@ def test_a_delivery_that_waits_for_its_read_is_left_out_once_its_messages_are_gi
         inbox.forget()
         damage(world, host)
         inbox.nack(5, 6, 7)
-        await until(lambda: bool(host._outbox) and host._ahead.error is not None)
+        await until(lambda: bool(host._sender.outbox) and host._window.failures.newest is not None)
         forbid_spinning(topic, monkeypatch)
         await give_up(world, topic, host, 5, last)
         await publish(topic, "new", keys=["k"])
@@ -112,14 +112,14 @@ def test_a_poisoned_message_is_not_set_aside_if_a_seek_comes_while_it_is_read(mo
         inbox = connected(topic, host)
         await publish(topic, "m0")
         await inbox.until(1)
-        at, reading, read = host._ahead.at, asyncio.Event(), asyncio.Event()
+        at, reading, read = host._window.read_at, asyncio.Event(), asyncio.Event()
 
         async def slowly(offset: int) -> Batch:
             reading.set()
             await read.wait()
             return await at(offset)
 
-        monkeypatch.setattr(host._ahead, "at", slowly)
+        monkeypatch.setattr(host._window, "read_at", slowly)
         inbox.nack(0)
         await reading.wait()
         inbox.forget()
@@ -146,15 +146,15 @@ def test_an_unexpected_error_while_a_delivery_waits_for_its_read_is_told_and_del
         await publish(topic, "m1")
         await inbox.until(2)
         inbox.forget()
-        host._ahead.let_go()
-        at = host._ahead.at
+        host._window.let_go()
+        at = host._window.read_at
 
         async def mistaken(offset: int) -> Batch:
             if mistakes:
                 raise mistakes.pop()
             return await at(offset)
 
-        monkeypatch.setattr(host._ahead, "at", mistaken)
+        monkeypatch.setattr(host._window, "read_at", mistaken)
         inbox.nack(0)
         assert await inbox.until(1) == [0]
 

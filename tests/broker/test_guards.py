@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pydanube.broker.cold import tiering
-from pydanube.broker.cold.tiering import PLACE, Tiering
+from pydanube.broker.cold.tiering import OBJECT_STORAGE, Tiering
 from pydanube.broker.commit import sinks
 from pydanube.broker.commit.sinks import Sinks
 from pydanube.broker.directory.topic_changes import TopicChanges
@@ -126,8 +126,8 @@ async def test_a_disk_that_cannot_be_measured_is_a_trouble_of_tiering_until_it_c
 
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", fails)
-        await until(lambda: tiers.troubles.of(PLACE, "space") != [])
-    await until(lambda: tiers.troubles.of(PLACE, "space") == [])
+        await until(lambda: tiers.troubles.of(OBJECT_STORAGE, "space") != [])
+    await until(lambda: tiers.troubles.of(OBJECT_STORAGE, "space") == [])
     assert tiers.guard.failures == 0
     await broker.close()
 

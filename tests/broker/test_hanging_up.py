@@ -240,4 +240,4 @@ async def check_streams(service: Service) -> None:
     for opened in service.opened():
         topic = service.reliable(opened)
         for stream in (topic.ledger.stream, topic.state_stream):
-            assert (stream.record, stream._version) == await service.surroundings.catalog.load(stream.name)
+            assert (stream.record, stream._ownership._version) == await service.surroundings.catalog.load(stream.name)

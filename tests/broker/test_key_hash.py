@@ -19,7 +19,7 @@ from pydanube.broker.directory.directory import TopicRecord
 from pydanube.spark.key_hashes import hashes_of
 from pydanube.spark.staging import find_target
 from pydanube.testing.broker import broker
-from pydanube.wire.views import contents, spans
+from pydanube.wire.arrow_views import contents, spans
 
 PARTITIONS = 8
 

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.topic_world import SECOND, TopicWorld, connected, numbers, publish
+from broker.topic_world import TopicWorld, connected, numbers, publish
+from pydanube.base.limits import SECOND
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.delivery import Timing
 from pydanube.dispatch.policy import FailurePolicy

@@ -19,13 +19,13 @@ from pydanube.dispatch.policy import PoisonPolicy
 @pytest.mark.parametrize(
     ("given_options", "sentence"),
     [
-        ({"idle_seconds": 0}, "idle_seconds must be a whole number of seconds, 1 or more, got 0"),
+        ({"idle_seconds": 0}, "idle_seconds must be a whole number, 1 or more, got 0"),
         (
             {"retries": {}},
             "subscription options have no 'retries'; they have failure, dispatch, idle_seconds, holds_only",
         ),
-        ({"failure": 5}, "failure must be an object with options by name, got int"),
-        ({"failure": None}, "failure must be an object with options by name, got NoneType"),
+        ({"failure": 5}, "failure must be an object with options by name, got 5"),
+        ({"failure": None}, "failure must be an object with options by name, got null"),
         (
             {"failure": {"nope": 1}},
             f"failure has no option 'nope'; its options are {', '.join(SubscriptionOptions().to_json()['failure'])}",
@@ -35,8 +35,8 @@ from pydanube.dispatch.policy import PoisonPolicy
             "dispatch has no option 'x'; its options are unacked_max, lookahead_max, delayed_max, unmatched",
         ),
         ({"failure": {"poison": "dropp"}}, "failure.poison must be block, drop or dead_letter, got 'dropp'"),
-        ({"failure": {"backoff": []}}, "failure.backoff must be exponential or fixed, got []"),
-        ({"dispatch": {"unmatched": None}}, "dispatch.unmatched must be wait or skip, got None"),
+        ({"failure": {"backoff": []}}, "failure.backoff must be exponential or fixed, got a list"),
+        ({"dispatch": {"unmatched": None}}, "dispatch.unmatched must be wait or skip, got null"),
     ],
 )
 def test_a_refusal_names_what_there_is(given_options: dict[str, Any], sentence: str) -> None:

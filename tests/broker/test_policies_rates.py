@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydanube.base.limits import UNCONFIRMED_ALONE_BYTES_MAX, UNCONFIRMED_BYTES_MAX, UNCONFIRMED_BYTES_MIN
+from pydanube.base.limits import SECOND, UNCONFIRMED_ALONE_BYTES_MAX, UNCONFIRMED_BYTES_MAX, UNCONFIRMED_BYTES_MIN
 from pydanube.broker.limits.intake import Account, Intake
 from pydanube.broker.limits.quotas import Extent, Usage, bytes_from, offset_leaving
-from pydanube.broker.limits.rates import BURST, SECOND, Rate, rate_of
+from pydanube.broker.limits.rates import BURST, Rate, rate_of
 
 amounts = st.integers(1, 5_000)
 pauses = st.integers(0, 3 * SECOND)

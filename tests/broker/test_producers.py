@@ -356,7 +356,7 @@ def test_an_attach_that_is_durable_still_waits_for_certainty_about_the_messages(
         topic = await world.open()
         session = await topic.attach("p")
         await send(topic, session, 0).confirmed
-        data, keep = topic.ledger.stream._record.ledgers[-1].id, world.node.append
+        data, keep = topic.ledger.stream.record.ledgers[-1].id, world.node.append
 
         def append(ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> asyncio.Future[None]:
             kept = keep(ledger, epoch, batch, confirmed)

@@ -10,7 +10,7 @@ import pytest
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.limits import CURSOR_CHUNK_OFFSETS
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.subscription.read_ahead import Shelf
+from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
 from pydanube.broker.topic.topic import Topic
 from pydanube.topic import ackset
 from pydanube.topic.records import SubscriptionKind
@@ -45,12 +45,12 @@ def test_what_was_read_ahead_goes_with_the_last_consumer(
         if kind is not SubscriptionKind.EXCLUSIVE:
             second = connected(topic, host, permits=15)
         await asyncio.sleep(waited)  # a read may be under way
-        assert world.shelf.bytes or waited < 1
+        assert world.read_ahead.bytes or waited < 1
         if second is not None:
             host.leave(second.id, crashed=False)
         host.leave(first.id, crashed=False)
         await asyncio.sleep(1)
-        assert world.shelf.bytes == 0
+        assert world.read_ahead.bytes == 0
         again = connected(topic, host)
         assert sorted(set(await again.until(400))) == list(range(400))
 
@@ -58,7 +58,7 @@ def test_what_was_read_ahead_goes_with_the_last_consumer(
 
 
 def test_all_subscriptions_together_stay_within_one_bound_and_get_everything(world: TopicWorld) -> None:
-    world.shelf = Shelf(bytes_max=3_000)
+    world.read_ahead = ReadAheadBudget(bytes_max=3_000)
     held: list[tuple[int, int]] = []
 
     async def main() -> None:
@@ -67,7 +67,7 @@ def test_all_subscriptions_together_stay_within_one_bound_and_get_everything(wor
         inboxes = [connected(topic, host, permits=1) for host in hosts]
         for round in range(1, 101):
             await asyncio.gather(*(inbox.until(round) for inbox in inboxes))
-            held.append((world.shelf.bytes, len(world.shelf._users)))
+            held.append((world.read_ahead.bytes, len(world.read_ahead._users)))
             for inbox in inboxes:
                 inbox.host.grant(inbox.id, 1)
         assert [inbox.offsets for inbox in inboxes] == [list(range(100))] * 5
@@ -76,29 +76,31 @@ def test_all_subscriptions_together_stay_within_one_bound_and_get_everything(wor
     world.run(main())
     assert all(bytes <= 3_000 or users == 1 for bytes, users in held)  # one may have what it needs
     assert all(bytes for bytes, _ in held)
-    assert world.shelf.bytes == 0  # whoever is closed holds nothing
+    assert world.read_ahead.bytes == 0  # whoever is closed holds nothing
 
 
 def test_a_publish_wakes_no_subscription_that_has_no_consumer(
     world: TopicWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pumped: list[str] = []
-    pump = SubscriptionHost.pump
+    woken: list[str] = []
+    turn = SubscriptionHost._turn
 
     def counted(host: SubscriptionHost) -> None:
-        pumped.append(host.known.name)
-        pump(host)
+        woken.append(host.known.name)
+        turn(host)
+
+    monkeypatch.setattr(SubscriptionHost, "_turn", counted)
 
     async def main() -> None:
         topic = await world.open()
         hosts = [await subscribed(topic, SubscriptionKind.SHARED, name=f"s{number}") for number in range(5)]
         inbox = connected(topic, hosts[0])
         await asyncio.sleep(1)
-        monkeypatch.setattr(SubscriptionHost, "pump", counted)
+        woken.clear()
         await publish(topic, "a")
         await inbox.until(1)
         await asyncio.sleep(1)
-        assert set(pumped) == {"s0"}
+        assert set(woken) == {"s0"}
         for host in hosts[1:]:  # and whoever comes later gets it all the same
             assert await connected(topic, host).until(1) == [0]
 

@@ -169,7 +169,7 @@ def test_what_was_acknowledged_while_it_was_read_again_is_not_delivered_again() 
         world.disk.slow(1.0, only="read")
         inbox.nack(0, 1, 2)
         await asyncio.sleep(1.5)
-        assert host._outbox
+        assert host._sender.outbox
         await inbox.ack(1)
         await inbox.until(2)
         await asyncio.sleep(5)

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker.topic_world import SECOND, Inbox, TopicWorld, batch_of, connected, numbers, publish, subscribed
+from broker.topic_world import Inbox, TopicWorld, batch_of, connected, numbers, publish, subscribed
 from pydanube.base.errors import NodeUnreachable, PolicyInvalid
+from pydanube.base.limits import SECOND
 from pydanube.broker.subscription.delivery import Delivery
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause as Why

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from broker.topic_world import SECOND, Inbox, TopicWorld, connected, numbers, publish, subscribed
+from broker.topic_world import Inbox, TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.errors import OffsetNotConfirmed
+from pydanube.base.limits import SECOND
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy
 from pydanube.topic.records import Cause, SubscriptionKind
@@ -173,7 +174,7 @@ def test_permits_of_messages_that_a_seek_caught_on_their_way_come_back(kind: Sub
         world.disk.slow(3.0, only="read")
         inbox.nack(*range(20))
         await asyncio.sleep(2)
-        assert host._outbox, "the redelivery waits for the disk"
+        assert host._sender.outbox, "the redelivery waits for the disk"
         await topic.seek(host, 0)
         assert len(await inbox.until(40)) == 40, "as many as were asked for"
 

@@ -11,6 +11,7 @@ import pytest
 
 from broker.sink_world import KEY, OTHER, TOPIC, Job, message, rows_of, seen, started
 from pydanube.base.errors import DiskFailed, SinkBlocked, SinkExpired, TooManySinks
+from pydanube.base.retry import Backoff
 from pydanube.broker.commit import records
 from pydanube.broker.commit import sinks as module
 from pydanube.broker.commit.sinks import Sinks, staging_topic
@@ -161,7 +162,7 @@ async def test_failures_far_apart_block_nothing_where_rows_were_written_between_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SINK_BLOCKED_SECONDS", 0.2)  # less than between one attempt and the one after the next
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.15)
+    monkeypatch.setattr(module, "RETRY", Backoff(0.15, 5.0))
     real, attempts, told = module.staged_batches, 0, list[SinkBlocked | None]()
 
     async def unreadable_after_a_while(staged: Topic, *arguments: Any) -> AsyncIterator[Any]:

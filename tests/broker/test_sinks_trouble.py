@@ -11,6 +11,7 @@ import pytest
 
 from broker.sink_world import KEY, OTHER, TOPIC, Crash, Job, message, rows_of, seen, started
 from pydanube.base.errors import DiskFailed, DiskFull, MetadataConflict
+from pydanube.base.retry import Backoff
 from pydanube.broker.commit import sinks as module
 from pydanube.broker.commit.records import PREFIX
 from pydanube.broker.commit.sinks import Sinks, staging_topic
@@ -159,7 +160,7 @@ async def test_a_caller_that_leaves_while_it_is_decided_finds_it_done(
 async def test_rows_on_their_way_are_not_sent_again_when_the_staged_ones_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(module, "RETRY", Backoff(0, 0))
     real = ManagedLedger.read
     failures = 0
 
@@ -227,7 +228,7 @@ async def test_a_row_whose_write_failed_is_not_left_out_because_those_behind_it_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream may be sound again before anybody asks what became of the write."""
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(module, "RETRY", Backoff(0, 0))
     real, calls = Topic.append_reserved, 0
 
     def failing(topic: Topic, batch: Batch) -> Receipt:

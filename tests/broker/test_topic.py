@@ -9,6 +9,7 @@ import pytest
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.errors import DanubeError, TopicClosed
 from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.storage.stream.state import Closed
 from pydanube.topic.records import SubscriptionKind
 
 ALL = list(SubscriptionKind)
@@ -71,6 +72,6 @@ def test_a_topic_that_is_closed_is_closed_wholly_whoever_subscribes_or_leaves_me
         await asyncio.gather(leaving, return_exceptions=True)
         assert "late" not in topic.subscriptions
         assert all(inbox.ended is not None for inbox in inboxes)
-        assert topic.ledger.stream._closed
+        assert isinstance(topic.ledger.stream._state, Closed)
 
     world.run(main())

@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
-from broker.topic_world import SECOND, TopicWorld, batch_of, insist, numbers
+from broker.topic_world import TopicWorld, batch_of, insist, numbers
 from pydanube.base.errors import DanubeError, DiskFailed, DiskFull
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import KIB
+from pydanube.base.limits import KIB, SECOND
 from pydanube.broker.state import log as state_log
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.delivery import Delivery

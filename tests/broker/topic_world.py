@@ -13,7 +13,7 @@ from pydanube.base.limits import KIB
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.delivery import Delivery, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.subscription.read_ahead import Shelf
+from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
 from pydanube.broker.topic.topic import Surroundings, Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ports.storage import StorageNode
@@ -29,7 +29,6 @@ from pydanube.storage.watched_clock import WatchedClock
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
-SECOND = 1_000_000
 Answer = TypeVar("Answer")
 
 
@@ -121,7 +120,7 @@ class TopicWorld:
         self.options = options or TopicOptions()
         self.cache_bytes = cache_bytes
         self.cache = TailCache(cache_bytes)
-        self.shelf = Shelf()
+        self.read_ahead = ReadAheadBudget()
         self.process = self.loop.process("broker")
         self.dead_letters: list[tuple[str, Batch]] = []
         self.dead_letters_fail = False
@@ -141,7 +140,7 @@ class TopicWorld:
         """Takes the topic from whoever has it: a second call for the same name is another broker's."""
         nodes = OneNode(self.node)
         around = Surroundings(
-            self.catalog, nodes, self.watch, self.randomness, self.cache, self._dead, shelf=self.shelf
+            self.catalog, nodes, self.watch, self.randomness, self.cache, self._dead, read_ahead=self.read_ahead
         )
         return await Topic.open(name, around, self.options)
 

@@ -9,6 +9,7 @@ import pytest
 from client.broker import TOPIC, Door, until, with_client, with_door
 from pydanube.base.errors import DanubeError, ProducerFenced
 from pydanube.base.keys import fnv1a64
+from pydanube.base.retry import Backoff
 from pydanube.client import Client, ClientEvent, Producer
 
 KEYS = ("a", "b", "c", "d", "e", "f")
@@ -16,7 +17,7 @@ KEYS = ("a", "b", "c", "d", "e", "f")
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydanube.client.topic_watch.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("pydanube.client.topic_watch.RETRY", Backoff(0.01, 30.0))
 
 
 async def grown(producer: Producer, partitions: int) -> None:

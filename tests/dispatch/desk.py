@@ -1,11 +1,12 @@
-"""A little host around an engine, for readable tests: it feeds what is wanted and remembers what came out."""
+"""A small host around an engine, for readable tests."""
 
 from __future__ import annotations
 
 from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import SECOND
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Effect, Run
-from pydanube.dispatch.policy import SECOND, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.dispatch.roster import M
 
 A, B, C = ConsumerId(1), ConsumerId(2), ConsumerId(3)
@@ -24,6 +25,6 @@ def connect(engine: Engine[M], permits: int, *consumers: ConsumerId) -> None:
 
 
 def offer(engine: Engine[M], first: int, last: int, keys: str = "", now: int = 0) -> list[Effect]:
-    """Offers and polls. `keys` has one letter a message."""
+    """Offers a run and polls. `keys` has one letter per message."""
     engine.offer(Run(first, last, [key.encode() for key in keys] or None), now)
     return engine.poll(now)

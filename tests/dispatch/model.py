@@ -1,7 +1,7 @@
-"""A slow, obvious model of all reliable engines: one record a message, one rule a line. Engines must agree with it.
+"""A slow, obvious model of all reliable engines: one record per message, one rule per line. Engines must agree with it.
 
-The model does not choose who gets what. It checks every delivery against the rules, and that nothing which could be
-delivered was left behind.
+The model does not choose who gets which message. It checks every delivery against the rules, and that everything was
+delivered that could be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Message:
     deadline: int | None = None
     poison: bool = False
     owed_to: ConsumerId | None = None  # rewound by a nack: goes to the same consumer
-    owed_until: int | None = None  # for so long
+    owed_until: int | None = None  # and until when
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Model:
     poison_times: dict[int, int] = field(default_factory=dict)  # when a Poisoned must come
     poison_failures: dict[int, int] = field(default_factory=dict)
 
-    # -- what happens
+    # -- events
 
     def add(self, offset: int, key: bytes, time: int) -> None:
         self.messages[offset] = Message(offset, key, time)
@@ -54,7 +54,7 @@ class Model:
         self.keep(failed, now)
 
     def keep(self, rewound: list[Message], now: int) -> None:
-        """Keys stay with who had them for as long as it has to acknowledge."""
+        """Keeps rewound keys for their consumers for one ack timeout."""
         keys = [m.key for m in rewound]
         for message in self.messages.values():
             if message.owed_to is not None and message.key in keys and self.policy.ack_timeout is not None:
@@ -73,7 +73,7 @@ class Model:
             message.holder = None if self.follows(message, message) else message.holder
 
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
-        """Nobody got these, nor what they rewind; nothing failed."""
+        """These messages, and those they rewind, were not handed out; nothing failed."""
         gone = [m for m in self.flight() if m.holder == consumer and first <= m.offset <= last]
         for message in gone:
             for other in self.flight():
@@ -130,10 +130,10 @@ class Model:
                 for other in self.messages.values():
                     other.owed_to = None if other.key == message.key else other.owed_to
             self.fail([message], now, 0, keep=False)
-        self.let_go(now)
+        self.release(now)
 
-    def let_go(self, now: int) -> None:
-        """Keys that were kept long enough, unless their consumer has something of them in hand."""
+    def release(self, now: int) -> None:
+        """Releases keys that were kept long enough, unless their consumer has messages of them in flight."""
         due = {m.key for m in self.messages.values() if m.owed_until is not None and m.owed_until <= now}
         held = {m.key for m in self.flight()}
         for message in self.messages.values():
@@ -170,7 +170,7 @@ class Model:
             self.poison_times.pop(offset, None)
             self.poison_failures.pop(offset, None)
 
-    # -- what is known
+    # -- state
 
     def flight(self) -> list[Message]:
         return [m for m in self.messages.values() if m.holder is not None]
@@ -213,7 +213,7 @@ class Model:
             return "key held by another"
         return None if consumer == self.owner(message.key) else "not the owner"
 
-    # -- what the engine says
+    # -- checks of the engine
 
     def check(self, effects: list[Effect], now: int) -> None:
         poisoned = [effect.offset for effect in effects if isinstance(effect, Poisoned)]

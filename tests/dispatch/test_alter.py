@@ -1,4 +1,4 @@
-"""Policies and settings that change while messages are under way hold from then on, for all of them."""
+"""Policies and settings that change while messages are in flight apply to all of them from then on."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from dispatch.desk import ONCE, ONCE_DEAD, ONCE_DROP, A, connect, offer
+from pydanube.base.limits import SECOND
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Poisoned, Run, Skipped
 from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.failover import Failover
 from pydanube.dispatch.key_shared import KeyShared
-from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.dispatch.redelivery import LEASE_STEPS
 from pydanube.dispatch.shared import Shared
 
@@ -23,7 +24,7 @@ every_engine = pytest.mark.parametrize("kind", ENGINES)
 
 @every_engine
 @pytest.mark.parametrize(("before", "after"), [(None, SECOND), (100 * SECOND, SECOND), (SECOND, 10 * SECOND)])
-def test_what_is_in_flight_has_the_new_time_from_the_change_on(
+def test_messages_in_flight_get_the_new_timeout_from_the_change_on(
     kind: type[Engine[Any]], before: int | None, after: int
 ) -> None:
     engine = kind(FailurePolicy(ack_timeout=before, base_delay=0), SETTINGS)
@@ -36,7 +37,7 @@ def test_what_is_in_flight_has_the_new_time_from_the_change_on(
 
 
 @every_engine
-def test_without_a_timeout_nothing_runs_out_any_more(kind: type[Engine[Any]]) -> None:
+def test_without_a_timeout_nothing_runs_out(kind: type[Engine[Any]]) -> None:
     engine = kind(FailurePolicy(ack_timeout=SECOND), SETTINGS)
     connect(engine, 10, A)
     offer(engine, 0, 0, "x")
@@ -81,7 +82,7 @@ def test_a_smaller_window_takes_no_more_until_there_is_room(kind: type[Engine[An
     assert 0 < engine.wants() <= 3
 
 
-def test_keys_that_nobody_takes_are_skipped_when_that_is_chosen() -> None:
+def test_unmatched_keys_are_skipped_once_the_setting_says_so() -> None:
     engine = KeyShared(FailurePolicy(), SETTINGS)
     engine.join(A, 0, filters=[b"mine*"])
     engine.grant(A, 10, 0)

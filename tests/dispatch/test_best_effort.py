@@ -21,7 +21,7 @@ def best_effort(kind: SubscriptionKind, a: int, b: int | None = None) -> BestEff
 
 
 @pytest.mark.parametrize("kind", SubscriptionKind)
-def test_without_consumers_all_is_dropped_and_counted(kind: SubscriptionKind) -> None:
+def test_without_consumers_everything_is_dropped_and_counted(kind: SubscriptionKind) -> None:
     assert BestEffort(kind).route(Run(5, 9, keys=[b"x"] * 5)) == Routed([], 5)
 
 
@@ -48,7 +48,7 @@ def test_shared_splits_over_permits() -> None:
     assert routed == Routed([Deliver(A, 0, 0, 0), Deliver(B, 1, 3, 0)], 2)
 
 
-def test_key_shared_goes_by_key_and_a_full_consumer_loses_its_own_keys_only() -> None:
+def test_key_shared_routes_by_key_and_a_full_consumer_loses_only_its_own_keys() -> None:
     engine = BestEffort(SubscriptionKind.KEY_SHARED)
     engine.join(A, filters=[b"a*"])
     engine.join(B, filters=[b"b*"])

@@ -1,4 +1,4 @@
-"""Consumers come, go, crash, fail and dawdle: each engine agrees with the model, and all drains once they behave."""
+"""Consumers come, go, crash, fail and stall: each engine agrees with the model, and drains once they behave."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Churn(RuleBasedStateMachine):
         self.poll()
 
     @rule(consumer=CONSUMERS, data=st.data())
-    def nack_what_may_not_be_in_flight(self, consumer: ConsumerId, data: st.DataObject) -> None:
+    def nack_messages_that_may_not_be_in_flight(self, consumer: ConsumerId, data: st.DataObject) -> None:
         first = self.some_offset(data)
         self.nack_as(consumer, first, first + 1, 0)
 
@@ -215,7 +215,7 @@ class Churn(RuleBasedStateMachine):
         assert due is None or due > self.now
         return effects
 
-    # -- what always holds
+    # -- invariants
 
     @invariant()
     def the_engine_and_the_model_know_the_same(self) -> None:
@@ -240,7 +240,7 @@ class Churn(RuleBasedStateMachine):
             self.heal()
 
     def heal(self) -> None:
-        """One more consumer comes that takes any key, and from now on all of them ask and acknowledge: it drains."""
+        """Adds a consumer that accepts any key. From now on all of them grant and ack, so everything must drain."""
         self.resume()
         if self.kind is not SubscriptionKind.EXCLUSIVE or not self.model.permits:
             self.join(ConsumerId(9), ())

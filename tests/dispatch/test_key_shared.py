@@ -1,4 +1,4 @@
-"""Key-Shared: one holder a key, in order; a key that is held up holds up no other."""
+"""Key-Shared: one holder per key, in order; a key that waits does not hold up others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def owner(key: str, *consumers: ConsumerId) -> ConsumerId:
 
 
 def moving(key: str = "x") -> tuple[ConsumerId, ConsumerId]:
-    """Two consumers, of which the second takes the key over when it joins."""
+    """Two consumers, of which the second takes over the key when it joins."""
     return next((a, b) for a in (A, B, C) for b in (A, B, C) if a != b and owner(key, a, b) == b)
 
 
@@ -83,7 +83,7 @@ def test_a_nack_rewinds_its_key_only() -> None:
     assert engine.poll(DELAY) == [Deliver(A, 2, 2, 1), Deliver(A, 4, 4, 0), Deliver(A, 6, 6, 0)]
 
 
-def test_what_was_nacked_goes_to_the_same_holder_though_the_key_has_moved() -> None:
+def test_a_nacked_message_goes_to_the_same_holder_even_if_the_key_has_moved() -> None:
     old, new = moving()
     engine = key_shared()
     connect(engine, 10, old)
@@ -95,7 +95,7 @@ def test_what_was_nacked_goes_to_the_same_holder_though_the_key_has_moved() -> N
     assert engine.poll(DELAY) == [Deliver(new, 2, 2, 0)]
 
 
-def test_after_a_timeout_the_holder_lets_go() -> None:
+def test_after_a_timeout_the_key_leaves_its_holder() -> None:
     old, new = moving()
     engine = key_shared()
     connect(engine, 10, old)
@@ -108,7 +108,7 @@ def test_after_a_timeout_the_holder_lets_go() -> None:
 
 
 def test_a_key_stays_while_a_later_message_of_it_may_still_be_acknowledged_in_time() -> None:
-    """One message is overdue, the other was delivered just now: neither is sent to the new owner, and no third."""
+    """One message is overdue, another was just delivered: the new owner gets neither of them, nor a third."""
     old, new = moving()
     engine = key_shared()
     connect(engine, 10, old)
@@ -126,7 +126,7 @@ def test_a_key_stays_while_a_later_message_of_it_may_still_be_acknowledged_in_ti
     assert delivered == [Deliver(new, 0, 0, 1), Deliver(new, 1, 2, 0)]
 
 
-def test_a_key_goes_on_when_what_was_overdue_is_acknowledged_after_all() -> None:
+def test_a_key_continues_when_an_overdue_message_is_acknowledged_after_all() -> None:
     engine = key_shared()
     connect(engine, 10, A)
     offer(engine, 0, 0, "x")
@@ -197,7 +197,7 @@ def test_an_unmatched_key_waits_for_a_consumer_that_accepts_it() -> None:
     assert engine.poll(0) == [Deliver(B, 1, 1, 0)]
 
 
-def test_an_unmatched_key_is_skipped_where_that_is_wanted_but_never_for_want_of_consumers() -> None:
+def test_an_unmatched_key_is_skipped_if_so_configured_but_never_without_a_consumer() -> None:
     engine = key_shared(settings=DispatchSettings(unmatched=Unmatched.SKIP))
     assert offer(engine, 0, 2, "abb") == []
     engine.join(A, 0, filters=[b"a*"])
@@ -206,7 +206,7 @@ def test_an_unmatched_key_is_skipped_where_that_is_wanted_but_never_for_want_of_
     assert engine.waiting == 0
 
 
-def test_a_hot_key_alone_goes_out_in_ranges() -> None:
+def test_a_single_hot_key_is_delivered_in_ranges() -> None:
     engine = key_shared()
     connect(engine, 1_000, A, B)
     assert len(offer(engine, 0, 499, "x" * 500)) == 1
@@ -222,7 +222,7 @@ def test_a_seek_forgets_messages_and_keeps_permits() -> None:
     assert offsets(offer(engine, 0, 2, "xyz")) == [0, 1, 2]
 
 
-def test_what_is_owed_to_a_holder_is_all_it_gets_of_a_key_that_moved() -> None:
+def test_a_former_holder_gets_only_what_is_owed_to_it() -> None:
     old, new = moving()
     engine = key_shared()
     connect(engine, 2, old)
@@ -258,14 +258,14 @@ def test_a_key_that_timed_out_while_in_line_goes_to_its_owner_only() -> None:
     connect(engine, 10, new)
     engine.nack(old, 1, 1, 0)
     assert engine.poll(DELAY) == [], "owed to the holder, which has no permits"
-    for _ in range(2):  # it is kept for its holder no longer; then what that has in hand is overdue
+    for _ in range(2):  # first it is no longer kept for its holder, then the messages there are overdue
         due = engine.due()
         assert due is not None
         assert engine.poll(due) == []
     assert engine.poll(due + DELAY) == [Deliver(new, 0, 1, 1)]
 
 
-def test_a_key_is_not_kept_for_ever_for_a_consumer_that_asks_for_nothing_more() -> None:
+def test_a_key_is_not_kept_forever_for_a_consumer_that_asks_for_nothing_more() -> None:
     old, new = moving()
     engine = key_shared()
     connect(engine, 1, old)
@@ -279,7 +279,7 @@ def test_a_key_is_not_kept_for_ever_for_a_consumer_that_asks_for_nothing_more() 
     assert engine.poll(due) == [Deliver(new, 0, 0, 1)]
 
 
-def test_an_ack_of_many_messages_that_are_still_queued_takes_them_all() -> None:
+def test_an_ack_of_many_queued_messages_removes_all_of_them() -> None:
     engine = key_shared()
     connect(engine, 1, A)
     offer(engine, 0, 4000, "x" * 4001)
@@ -290,7 +290,7 @@ def test_an_ack_of_many_messages_that_are_still_queued_takes_them_all() -> None:
     assert engine.poll(0) == [Deliver(A, 4000, 4000, 0)]
 
 
-def test_a_late_ack_of_what_waits_frees_its_key_while_earlier_messages_are_in_flight() -> None:
+def test_a_late_ack_of_a_waiting_message_frees_its_key_while_earlier_ones_are_in_flight() -> None:
     engine = key_shared()
     connect(engine, 100, A)
     offer(engine, 0, 2, "xxx")
@@ -300,7 +300,7 @@ def test_a_late_ack_of_what_waits_frees_its_key_while_earlier_messages_are_in_fl
     assert engine.poll(0) == [Deliver(A, 2, 2, 0)]
 
 
-def test_lines_do_not_grow_with_messages_that_are_done_before_they_are_delivered() -> None:
+def test_lines_do_not_grow_with_messages_that_are_acked_before_they_are_delivered() -> None:
     engine = key_shared()
     connect(engine, 0, A)
     for offset in range(1_000):
@@ -310,7 +310,7 @@ def test_lines_do_not_grow_with_messages_that_are_done_before_they_are_delivered
     assert (len(member.line), engine.waiting, len(engine._keys)) == (0, 0, 1)
 
 
-def test_few_keys_are_remembered_of_which_nothing_is_left() -> None:
+def test_only_some_empty_keys_are_kept() -> None:
     engine = key_shared()
     connect(engine, 10_000, A)
     for offset in range(2 * IDLE_KEYS_MAX):

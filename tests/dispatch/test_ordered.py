@@ -7,11 +7,11 @@ import pytest
 from dispatch.desk import DELAY, ONCE, ONCE_DEAD, ONCE_DROP, A, B, C, connect, offer
 from pydanube.base.errors import ConsumerBusy, ConsumerNotFound, FilterInvalid, TooManyConsumers
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import CONSUMERS_MAX, PERMITS_MAX
+from pydanube.base.limits import CONSUMERS_MAX, PERMITS_MAX, SECOND
 from pydanube.dispatch.events import Deliver, Poisoned
 from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.failover import Failover
-from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
 
 DEFAULT = DispatchSettings()
 
@@ -22,7 +22,7 @@ def exclusive(policy: FailurePolicy | None = None, permits: int = 100, window: i
     return engine
 
 
-def test_a_run_goes_out_as_one_range() -> None:
+def test_a_run_is_delivered_as_one_range() -> None:
     engine = exclusive()
     assert engine.wants() == 100
     assert offer(engine, 0, 99) == [Deliver(A, 0, 99, 0)]
@@ -79,7 +79,7 @@ def test_a_nack_rewinds_and_nothing_overtakes_it() -> None:
     assert engine.poll(DELAY) == [Deliver(A, 4, 4, 1), Deliver(A, 5, 12, 0)]
 
 
-def test_what_is_acked_is_not_sent_again() -> None:
+def test_an_acked_message_is_not_sent_again() -> None:
     engine = exclusive()
     offer(engine, 0, 9)
     engine.acked(6, 7)
@@ -88,7 +88,7 @@ def test_what_is_acked_is_not_sent_again() -> None:
     assert engine.poll(DELAY) == [Deliver(A, 5, 5, 1), Deliver(A, 9, 9, 0)]
 
 
-def test_a_late_ack_of_the_failed_message_lets_the_rest_go_at_once() -> None:
+def test_a_late_ack_of_the_failed_message_releases_the_rest_at_once() -> None:
     engine = exclusive()
     offer(engine, 0, 9)
     engine.nack(A, 0, 0, 0)
@@ -96,7 +96,7 @@ def test_a_late_ack_of_the_failed_message_lets_the_rest_go_at_once() -> None:
     assert engine.poll(1) == [Deliver(A, 1, 9, 0)]
 
 
-def test_only_what_is_in_flight_with_that_consumer_can_be_nacked() -> None:
+def test_only_messages_in_flight_with_the_consumer_can_be_nacked() -> None:
     engine = exclusive()
     offer(engine, 0, 9)
     engine.nack(B, 0, 9, 0)
@@ -128,7 +128,7 @@ def test_deadlines_stay_few_however_many_polls() -> None:
     for now in range(0, 30 * SECOND, SECOND // 100):
         offset = now // (SECOND // 100)
         offer(engine, offset, offset, now=now)
-        engine.acked(max(offset, 1), offset)  # all but the very first
+        engine.acked(max(offset, 1), offset)  # all but the first
     assert len(engine._terms) <= 66
 
 

@@ -1,4 +1,4 @@
-"""Policies refuse what makes no sense, and say how long to wait after a failure."""
+"""Policies refuse invalid values, and compute how long to wait after a failure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import PolicyInvalid
-from pydanube.base.limits import DELAYED_MESSAGES_MAX, LOOKAHEAD_MESSAGES_MAX, POLICY_MICROSECONDS_MAX, UNACKED_MAX
-from pydanube.dispatch.policy import SECOND, Backoff, DispatchSettings, FailurePolicy, PoisonPolicy
+from pydanube.base.limits import (
+    DELAYED_MESSAGES_MAX,
+    LOOKAHEAD_MESSAGES_MAX,
+    POLICY_MICROSECONDS_MAX,
+    SECOND,
+    UNACKED_MAX,
+)
+from pydanube.dispatch.policy import Backoff, DispatchSettings, FailurePolicy, PoisonPolicy
 
 
 def test_an_exponential_delay_doubles_up_to_its_maximum() -> None:

@@ -1,4 +1,4 @@
-"""Ranges behave like the plain set of offsets that they stand for."""
+"""Ranges behave like a set of offsets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_ranges_that_touch_become_one() -> None:
 
 
 @given(st.lists(SPANS, max_size=20), st.integers(0, 60), st.lists(SPANS, max_size=5))
-def test_all_from_an_offset_on_moves_below_what_is_there(
+def test_everything_from_an_offset_on_can_be_moved_below_another_set(
     spans: list[tuple[int, int]], first: int, above: list[tuple[int, int]]
 ) -> None:
     ranges, other = Ranges(spans), Ranges()

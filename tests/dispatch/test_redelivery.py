@@ -1,4 +1,4 @@
-"""Agendas, leases and poison: what waits for a time comes then, once, and leaves no traces behind."""
+"""Agendas, leases and poison: everything is due at its time, once, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dispatch.desk import ONCE_DROP, A, connect, offer
+from pydanube.base.limits import SECOND
 from pydanube.dispatch.agenda import Agenda
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Poisoned
@@ -14,12 +15,12 @@ from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.failover import Failover
 from pydanube.dispatch.key_shared import KeyShared
-from pydanube.dispatch.policy import SECOND, DispatchSettings, PoisonPolicy
+from pydanube.dispatch.policy import DispatchSettings, PoisonPolicy
 from pydanube.dispatch.redelivery import LEASE_STEPS, Leases
 from pydanube.dispatch.shared import Shared
 
 
-def test_a_number_comes_at_its_last_time_and_once() -> None:
+def test_a_number_is_due_once_at_the_last_time_set() -> None:
     agenda = Agenda()
     for number, time in ((1, 10), (2, 20), (1, 30), (3, 5)):
         agenda.set(number, time)
@@ -30,7 +31,7 @@ def test_a_number_comes_at_its_last_time_and_once() -> None:
     assert (len(agenda), agenda.next_time()) == (0, None)
 
 
-def test_traces_of_what_was_taken_off_are_swept_out() -> None:
+def test_stale_entries_are_removed() -> None:
     agenda = Agenda()
     for number in range(10_000):
         agenda.set(number, number)

@@ -1,4 +1,4 @@
-"""The ring and the key filters: who owns a key, and what a glob accepts, in bounded time."""
+"""The ring and the key filters: which consumer owns a key, and what a glob accepts, in bounded time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_keys_spread_evenly() -> None:
     assert max(owners.values()) < 2 * min(owners.values())
 
 
-def test_a_consumer_that_comes_or_goes_moves_only_its_own_keys() -> None:
+def test_a_consumer_that_joins_or_leaves_moves_only_its_own_keys() -> None:
     both = ring(1, 2, 3)
     before = {key: both.owner(key) for key in KEYS}
     both.join(ConsumerId(4), Filters(()))
@@ -115,7 +115,7 @@ def test_filters_of_a_subscription_are_bounded_and_equal_ones_count_once() -> No
     for number in [*range(2 * len(sets)), 999]:
         made.leave(ConsumerId(number))
     assert made.key_bytes_at_once > few
-    assert (made._filter_bytes, made._same) == (0, {})
+    assert (made._filter_bytes, made._filter_users) == (0, {})
 
 
 @given(TEXT.filter(bool), TEXT)
@@ -131,8 +131,8 @@ def test_a_glob_is_byte_wise_and_whole() -> None:
 
 
 @pytest.mark.timeout(5)
-def test_no_glob_blows_up() -> None:
-    """A matcher that goes back and tries again would need longer than the universe has."""
+def test_no_glob_takes_exponential_time() -> None:
+    """A matcher with backtracking would never finish."""
     assert not Filters([b"*a" * 127 + b"*b"]).accept(b"a" * 3_000)
     assert not Filters([b"?*" * 127 + b"b"]).accept(b"a" * 3_000)
 

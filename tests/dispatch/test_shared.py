@@ -1,4 +1,4 @@
-"""Shared: even shares, single failures, delivery times."""
+"""Shared: even shares, failures of single messages, delivery times."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from dispatch.desk import DELAY, ONCE, ONCE_DROP, A, B, C, connect, offer
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import DECIDED_AT_ONCE
+from pydanube.base.limits import DECIDED_AT_ONCE, SECOND
 from pydanube.dispatch.events import Deliver, Poisoned, Run
-from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.dispatch.roster import Member, Roster
 from pydanube.dispatch.shared import Shared
 
@@ -26,7 +26,7 @@ def test_a_run_is_split_evenly_into_contiguous_ranges() -> None:
     assert offer(engine, 0, 8) == [Deliver(A, 0, 2, 0), Deliver(B, 3, 5, 0), Deliver(C, 6, 8, 0)]
 
 
-def test_who_has_few_permits_gets_those_and_the_others_share_the_rest() -> None:
+def test_a_consumer_with_few_permits_uses_them_all_and_the_others_share_the_rest() -> None:
     engine = shared()
     connect(engine, 100, A, B)
     connect(engine, 1, C)
@@ -38,7 +38,7 @@ def test_who_has_few_permits_gets_those_and_the_others_share_the_rest() -> None:
     }
 
 
-def test_single_messages_go_round() -> None:
+def test_single_messages_go_to_consumers_in_turn() -> None:
     engine = shared()
     connect(engine, 100, A)
     connect(engine, 5_000, B)
@@ -51,15 +51,15 @@ def test_single_messages_go_round() -> None:
     assert given_to == {A: 10, B: 10, C: 10}
 
 
-def test_the_first_share_goes_round_too() -> None:
+def test_the_first_share_goes_to_consumers_in_turn() -> None:
     engine = shared()
-    connect(engine, 0, ConsumerId(9))  # asks for nothing and is in nobody's way
+    connect(engine, 0, ConsumerId(9))  # asks for nothing, and holds up no one
     connect(engine, 100, A, B, C)
     starts = [offer(engine, offset, offset + 2)[0] for offset in range(0, 9, 3)]
     assert {start.consumer for start in starts if isinstance(start, Deliver)} == {A, B, C}
 
 
-def test_what_does_not_divide_goes_round() -> None:
+def test_the_remainder_goes_to_consumers_in_turn() -> None:
     engine = shared()
     connect(engine, 100, A, B, C)
     given_to = Counter[ConsumerId]()
@@ -148,7 +148,7 @@ def test_blocking_poison_stops_new_messages_but_not_redeliveries() -> None:
     assert engine.poll(2 * DELAY) == [Deliver(A, 2, 3, 0)]
 
 
-def test_dropped_poison_holds_up_nobody() -> None:
+def test_dropped_poison_holds_up_nothing() -> None:
     engine = shared(ONCE_DROP)
     connect(engine, 99, A)
     offer(engine, 0, 1)
@@ -168,7 +168,7 @@ def test_a_flood_of_poison_is_bounded_by_the_window() -> None:
     assert engine.waiting == 5
 
 
-def test_a_delayed_message_comes_at_its_time_and_holds_up_nobody() -> None:
+def test_a_delayed_message_is_delivered_at_its_time_and_holds_up_nothing() -> None:
     engine = shared()
     connect(engine, 99, A)
     engine.offer(Run(0, 4, due=[None, 50, 50, 10, 0]), 0)
@@ -188,7 +188,7 @@ def test_a_full_delay_index_stops_reading() -> None:
     assert engine.wants() > 0
 
 
-def test_traces_of_retries_acked_late_are_swept_out() -> None:
+def test_stale_entries_of_retries_acked_late_are_removed() -> None:
     engine = shared()
     connect(engine, 100_000, A)
     for offset in range(5_000):
@@ -218,7 +218,7 @@ def test_a_seek_forgets_messages_and_keeps_permits() -> None:
     assert offer(engine, 0, 9) == [Deliver(A, 0, 6, 0)]
 
 
-def test_messages_that_fail_one_by_one_at_one_time_come_again_as_ranges() -> None:
+def test_messages_that_fail_at_the_same_time_are_redelivered_as_ranges() -> None:
     engine = shared()
     connect(engine, 100, A)
     offer(engine, 0, 9)
@@ -228,7 +228,7 @@ def test_messages_that_fail_one_by_one_at_one_time_come_again_as_ranges() -> Non
     assert engine.poll(DELAY) == [Deliver(A, 1, 1, 1), Deliver(A, 3, 3, 1), Deliver(A, 7, 8, 1)]
 
 
-def test_a_poll_decides_about_so_many_scattered_messages_and_the_next_about_the_rest() -> None:
+def test_a_poll_handles_a_limited_number_of_scattered_messages_and_the_next_the_rest() -> None:
     count = 2 * DECIDED_AT_ONCE + 100
     engine = shared(unacked_max=2 * count)
     connect(engine, count, A, B, C)
@@ -247,7 +247,7 @@ def test_a_poll_decides_about_so_many_scattered_messages_and_the_next_about_the_
     assert engine.in_flight == 2 * count
 
 
-def test_what_nobody_was_handed_has_not_failed_although_fewer_failures_are_allowed_by_now() -> None:
+def test_an_undelivered_message_has_not_failed_even_if_fewer_failures_are_allowed_now() -> None:
     engine = shared()
     connect(engine, 100, A)
     offer(engine, 0, 1)

@@ -1,4 +1,4 @@
-"""However much comes back at once, one step of an engine is short: it deals with so many messages or keys."""
+"""However much is due at once, one step of an engine is short: it handles a limited number of messages or keys."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 
 from dispatch.desk import A, B
 from dispatch.test_churn import ENGINES
+from pydanube.base.limits import SECOND
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run
-from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.dispatch.roster import Member
 from pydanube.topic.records import SubscriptionKind
 
@@ -20,7 +21,7 @@ KINDS = pytest.mark.parametrize("kind", SubscriptionKind)
 
 
 def scattered(kind: SubscriptionKind, policy: FailurePolicy | None = None) -> Engine[Member]:
-    """A has every other message in hand, and each of them has a key of its own."""
+    """Consumer A has every other message, each with its own key."""
     settings = DispatchSettings(unacked_max=COUNT, lookahead_max=COUNT)
     engine = ENGINES[kind](policy or FailurePolicy(), settings)
     engine.join(A, 0)
@@ -36,24 +37,24 @@ def scattered(kind: SubscriptionKind, policy: FailurePolicy | None = None) -> En
 
 
 def polls(engine: Engine[Member], now: int) -> Iterator[list[Effect]]:
-    """Until there is nothing more to do now; each is short."""
+    """Polls until there is nothing more to do; each poll is short."""
     while True:
         effects = engine.poll(now)
-        assert len(effects) <= 2 * AT_ONCE  # so many of a sort
+        assert len(effects) <= 2 * AT_ONCE  # per sort
         yield effects
         if not engine.unfinished:
             break
 
 
 def delivered(engine: Engine[Member], now: int) -> list[tuple[int, int]]:
-    """Offsets and attempts."""
+    """The offsets and attempts of all deliveries."""
     found = [each for effects in polls(engine, now) for each in effects if isinstance(each, Deliver)]
     return sorted((offset, each.attempt) for each in found for offset in range(each.first, each.last + 1))
 
 
 @KINDS
 @pytest.mark.parametrize("crashed", [False, True])
-def test_what_somebody_had_who_left_goes_to_the_next_some_in_each_step(kind: SubscriptionKind, crashed: bool) -> None:
+def test_messages_of_a_consumer_that_left_are_reassigned_in_steps(kind: SubscriptionKind, crashed: bool) -> None:
     engine = scattered(kind)
     engine.leave(A, 1, crashed=crashed)
     if kind in (SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED):
@@ -69,21 +70,21 @@ def test_what_somebody_had_who_left_goes_to_the_next_some_in_each_step(kind: Sub
 
 
 @KINDS
-def test_what_is_not_acknowledged_in_time_comes_back_some_in_each_step(kind: SubscriptionKind) -> None:
+def test_messages_that_time_out_are_redelivered_in_steps(kind: SubscriptionKind) -> None:
     engine = scattered(kind, FailurePolicy(ack_timeout=SECOND, base_delay=0))
     engine.grant(A, COUNT, 1)
     assert [offset for offset, _ in delivered(engine, 2 * SECOND)] == SCATTERED
 
 
 @KINDS
-def test_what_is_given_up_is_so_some_in_each_step(kind: SubscriptionKind) -> None:
+def test_poisoned_messages_are_given_up_in_steps(kind: SubscriptionKind) -> None:
     engine = scattered(kind, FailurePolicy(max_redelivery_count=0, poison=PoisonPolicy.DROP))
     engine.nack(A, 0, COUNT - 1, 1)
     poisoned = [each.offset for effects in polls(engine, 1) for each in effects if isinstance(each, Poisoned)]
     assert poisoned == SCATTERED
 
 
-def test_what_is_due_at_the_same_time_goes_out_some_in_each_step() -> None:
+def test_messages_due_at_the_same_time_are_delivered_in_steps() -> None:
     engine = ENGINES[SubscriptionKind.SHARED](FailurePolicy(), DispatchSettings(unacked_max=COUNT, delayed_max=COUNT))
     engine.join(A, 0)
     engine.grant(A, COUNT, 0)

@@ -1,4 +1,4 @@
-"""Ack timeouts of consumers that say what their programs have taken: they begin then, and not before."""
+"""The ack timeouts of consumers that report what their programs take start then, and not before."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from dispatch.desk import A, B
+from pydanube.base.limits import SECOND
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Run
 from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.failover import Failover
 from pydanube.dispatch.key_shared import KeyShared
-from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.dispatch.shared import Shared
 
 TIMEOUT = 30 * SECOND
-LATE = TIMEOUT + SECOND  # beyond the step in which timeouts are noticed
+LATE = TIMEOUT + SECOND  # timeouts fire within a step
 HOUR = 3600 * SECOND
 POLICY = FailurePolicy(base_delay=0, max_delay=0, max_redelivery_count=100)
 Make = Callable[[FailurePolicy, DispatchSettings], Engine[Any]]
@@ -38,7 +39,7 @@ def deliveries(engine: Engine[Any], now: int) -> list[tuple[int, int, int]]:
 
 
 @each
-def test_what_waits_in_a_clients_queue_never_times_out(make: Make) -> None:
+def test_messages_in_a_clients_queue_never_time_out(make: Make) -> None:
     engine = engine_of(make)
     assert engine.due() is None
     assert deliveries(engine, 100 * HOUR) == []
@@ -46,7 +47,7 @@ def test_what_waits_in_a_clients_queue_never_times_out(make: Make) -> None:
 
 
 @each
-def test_a_consumer_that_says_nothing_has_its_time_from_the_delivery_on(make: Make) -> None:
+def test_the_timeout_of_a_consumer_that_does_not_report_starts_at_delivery(make: Make) -> None:
     engine = engine_of(make, timed=True)
     assert [found[2] for found in deliveries(engine, LATE)][:1] == [1]
 
@@ -61,7 +62,7 @@ def test_the_ack_timeout_begins_when_the_program_takes_a_message(make: Make) -> 
 
 
 @each
-def test_what_is_acknowledged_in_time_is_not_delivered_again(make: Make) -> None:
+def test_messages_acknowledged_in_time_are_not_delivered_again(make: Make) -> None:
     engine = engine_of(make)
     for offset in range(10):
         now = offset * TIMEOUT
@@ -73,7 +74,7 @@ def test_what_is_acknowledged_in_time_is_not_delivered_again(make: Make) -> None
 
 
 @each
-def test_what_is_said_to_be_taken_again_has_its_time_again(make: Make) -> None:
+def test_reporting_a_message_as_taken_again_restarts_its_timeout(make: Make) -> None:
     engine = engine_of(make)
     engine.taken(A, 0, 9, 0)
     for offset in range(9):
@@ -85,25 +86,25 @@ def test_what_is_said_to_be_taken_again_has_its_time_again(make: Make) -> None:
     assert deliveries(engine, 9 * (TIMEOUT - 1) + LATE)[0] == (9, 9, 1)
 
 
-def test_only_the_message_in_hand_fails_where_order_does_not_matter() -> None:
+def test_only_the_taken_message_fails_on_a_shared_subscription() -> None:
     engine = engine_of(Shared)
     engine.taken(A, 3, 4, 0)
     assert deliveries(engine, LATE) == [(3, 4, 1)]
 
 
-def test_a_message_that_waits_does_not_keep_its_key_from_others_for_ever() -> None:
+def test_a_queued_message_does_not_keep_its_key_forever() -> None:
     engine = engine_of(KeyShared, keys="aaaaabbbbb")
     engine.join(B, 0, timed=False)
     engine.grant(B, 1000, 0)
     engine.taken(A, 0, 0, 0)
-    assert deliveries(engine, LATE) == []  # the rest of its key may be about to be taken
+    assert deliveries(engine, LATE) == []  # the other messages of its key may be taken soon
     found = deliveries(engine, 2 * LATE)
     assert [(first, last) for first, last, _ in found] in ([(0, 4)], [(0, 0), (1, 4)])
     assert engine.explain(5, 2 * LATE).cause.code == "in_flight"
 
 
 @each
-def test_what_another_consumer_claims_to_have_taken_does_not_count(make: Make) -> None:
+def test_a_message_taken_by_another_consumer_is_ignored(make: Make) -> None:
     engine = engine_of(make)
     if make is not Exclusive:
         engine.join(B, 0)
@@ -113,7 +114,7 @@ def test_what_another_consumer_claims_to_have_taken_does_not_count(make: Make) -
 
 
 @each
-def test_a_timeout_that_is_chosen_later_begins_then(make: Make) -> None:
+def test_a_timeout_that_is_set_later_starts_then(make: Make) -> None:
     engine = engine_of(make)
     engine.set_timed(A, HOUR)
     assert deliveries(engine, HOUR + TIMEOUT - 1) == []
@@ -121,7 +122,7 @@ def test_a_timeout_that_is_chosen_later_begins_then(make: Make) -> None:
 
 
 @each
-def test_a_changed_timeout_touches_only_what_was_taken(make: Make) -> None:
+def test_a_changed_timeout_applies_only_to_taken_messages(make: Make) -> None:
     engine = engine_of(make)
     engine.taken(A, 0, 0, 0)
     engine.alter(FailurePolicy(ack_timeout=SECOND, base_delay=0), engine.settings, SECOND)

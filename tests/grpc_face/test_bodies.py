@@ -19,7 +19,7 @@ from pydanube.api.listening import turns as turns_module
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors.root import GrpcStatus
 from pydanube.broker.limits.intake import Intake
-from pydanube.wire.http2.frames import PREFACE, WINDOW_BYTES, Kind
+from pydanube.wire.http2.frames import PREFACE, WINDOW_BYTES, FrameType
 from pydanube.wire.http2.grpc import framed
 from wire.http2.peer import EMPTY_SETTINGS, data, frames_of, headers, rst_stream, window_update
 
@@ -90,10 +90,12 @@ class Client:
             await asyncio.sleep(0)
 
     def received(self, stream: int) -> int:
-        return sum(len(f.payload) for f in frames_of(self.socket.written) if (f.kind, f.stream) == (Kind.DATA, stream))
+        return sum(
+            len(f.payload) for f in frames_of(self.socket.written) if (f.kind, f.stream) == (FrameType.DATA, stream)
+        )
 
     def granted(self, stream: int) -> int:
-        frames = [f for f in frames_of(self.socket.written) if (f.kind, f.stream) == (Kind.WINDOW_UPDATE, stream)]
+        frames = [f for f in frames_of(self.socket.written) if (f.kind, f.stream) == (FrameType.WINDOW_UPDATE, stream)]
         return sum(int.from_bytes(f.payload, "big") for f in frames)
 
     def ended_with(self, status: GrpcStatus) -> bool:
@@ -231,7 +233,7 @@ def test_a_stream_of_questions_may_be_silent_between_them(monkeypatch: pytest.Mo
 
 
 def statuses(client: Client, stream: int) -> list[bytes]:
-    blocks = [f.payload for f in frames_of(client.socket.written) if (f.kind, f.stream) == (Kind.HEADERS, stream)]
+    blocks = [f.payload for f in frames_of(client.socket.written) if (f.kind, f.stream) == (FrameType.HEADERS, stream)]
     return [dict(Decoder().decode(block, raw=True))[b":status"] for block in blocks]
 
 
@@ -261,7 +263,7 @@ def test_a_request_that_is_no_call_and_not_as_long_as_it_says_is_malformed() -> 
         fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"a")]
         client.say(headers(1, [*fields, (b"content-length", b"1")], end=False), data(1, b"more", end=True))
         assert not statuses(client, 1)
-        assert (Kind.RST_STREAM, 1) in {(f.kind, f.stream) for f in frames_of(client.socket.written)}
+        assert (FrameType.RST_STREAM, 1) in {(f.kind, f.stream) for f in frames_of(client.socket.written)}
         assert not client.connection._declined
 
     asyncio.run(story())

@@ -19,8 +19,9 @@ from pydanube.base.errors import BatchInvalid, LimitReached
 from pydanube.base.limits import METADATA_OPERATIONS_MAX
 from pydanube.base.names import parse_topic
 from pydanube.broker.directory.notes import Notes
-from pydanube.broker.directory.pending import DEFAULT, PendingOptions
-from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE, keys_of
+from pydanube.broker.directory.pending_options import DEFAULT, PendingOptions
+from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
+from pydanube.broker.subscription.runs import keys_of
 from pydanube.storage.metadata.store import MemoryMetadata
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
@@ -171,7 +172,7 @@ def test_a_connected_consumer_is_forgotten_last(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_options_wait_for_their_subscription_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydanube.broker.directory.pending.GRPC_OPTIONS_PENDING_MAX", 1)
+    monkeypatch.setattr("pydanube.broker.directory.pending_options.GRPC_OPTIONS_PENDING_MAX", 1)
 
     async def run() -> None:
         pending = PendingOptions(Notes(MemoryMetadata()))

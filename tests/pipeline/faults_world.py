@@ -22,9 +22,9 @@ from deltalake import DeltaTable
 
 import pydanube.sync
 from pipeline.iceberg_world import Lake
-from pydanube.pipeline.targets.plan import Plan
-from pydanube.pipeline.targets.record import Verdict
-from pydanube.pipeline.targets.sink import DEAD, Staged, TablesStreamWriter, letter_schema
+from pydanube.pipeline.query.writer import DEAD, Staged, TablesStreamWriter, letter_schema
+from pydanube.pipeline.spec.plan import Plan
+from pydanube.pipeline.targets.mark import Verdict
 from pydanube.spark.committing import BATCH, GROUP, QUERY
 
 BATCH_ROWS, TASKS = 12, 3

@@ -10,9 +10,10 @@ from uuid import uuid4
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from pydanube.pipeline.sinks.iceberg import IcebergSink
 from pydanube.pipeline.targets.iceberg.files import StagedFile
 from pydanube.pipeline.targets.iceberg.target import IcebergTarget
-from pydanube.pipeline.targets.record import Mark, Verdict
+from pydanube.pipeline.targets.mark import Mark, Verdict
 
 
 def rows(*numbers: int, name: str = "id") -> pa.Table:
@@ -29,7 +30,7 @@ class Lake:
         return {"kind": "iceberg", "table": self.name, "type": "sql", **place, **more}
 
     def target(self, **more: Any) -> IcebergTarget:
-        return IcebergTarget.of(self.spec(**more))
+        return IcebergSink.target(self.spec(**more))
 
     def table(self) -> Table:
         return self.target().place.load()

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from pydanube.pipeline.targets.record import Mark, Verdict
+from pydanube.pipeline.targets.mark import Mark, Verdict
 from pydanube.pipeline.targets.target import Target
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("amount", pa.float64())])

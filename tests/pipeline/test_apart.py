@@ -12,12 +12,12 @@ import pydanube.sync
 from pipeline.iceberg_world import Lake
 from pipeline.tables_world import FIRST, SCHEMA, batch, rows, write
 from pydanube.base.errors import OptionInvalid, SchemaMismatch
-from pydanube.pipeline.spec.sinks import within
+from pydanube.pipeline.query.writer import TablesStreamWriter
+from pydanube.pipeline.spec.locations import within
+from pydanube.pipeline.spec.plan import Plan, target_of
 from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.files.parquet import ParquetTarget
-from pydanube.pipeline.targets.plan import Plan, target_of
-from pydanube.pipeline.targets.record import Mark, Verdict, dead_letters
-from pydanube.pipeline.targets.sink import TablesStreamWriter
+from pydanube.pipeline.targets.mark import Mark, Verdict, dead_letters
 from pydanube.pipeline.targets.target import Target
 from pydanube.pipeline.targets.topic import TopicTarget
 

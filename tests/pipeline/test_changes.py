@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from pydanube.base.limits import SECOND
 from pydanube.pipeline.query.build import query
 from pydanube.pipeline.query.cause import cause_of
 from pydanube.pipeline.run.checkpoint import open_checkpoint
@@ -28,7 +29,6 @@ from pydanube.sync import Client
 
 DDL = "id BIGINT, customer STRING, amount DOUBLE"
 NOON = 1_769_860_800_000_000  # 2026-01-31T12:00Z
-SECOND = 1_000_000
 WEEK = 7 * 24 * 3600.0
 WATERMARK = {"watermark": {"delay": "1 second"}}
 

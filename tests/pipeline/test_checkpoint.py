@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import FlowInvalid, PipelineRunning, TargetRefused
-from pydanube.pipeline.run.checkpoint import REPLACES_MAX, Record, look, open_checkpoint, peek
+from pydanube.pipeline.run.checkpoint import REPLACES_MAX, Record, open_checkpoint, peek, read_record
 
 FIRST, SECOND = "8a06ee86-f454-4d0e-ae58-5de43bffaa7b", "1b06ee86-f454-4d0e-ae58-5de43bffaa7c"
 
@@ -197,7 +197,7 @@ def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
     with open_checkpoint(f"file://{tmp_path}", "orders") as checkpoint:
         checkpoint.begin("d", {})
         assert checkpoint.location == f"{tmp_path}/0"
-    assert look(f"file://{tmp_path}", "orders") is not None
+    assert read_record(f"file://{tmp_path}", "orders") is not None
 
 
 def test_what_only_spark_can_write_is_handed_to_it_and_not_reset() -> None:
@@ -207,7 +207,7 @@ def test_what_only_spark_can_write_is_handed_to_it_and_not_reset() -> None:
         checkpoint.tidy()
         with pytest.raises(FlowInvalid, match=r"only Spark can read .*, and no broker has a record of it"):
             checkpoint.reset("earliest")
-    assert look("s3a://bucket/orders", "orders") is None
+    assert read_record("s3a://bucket/orders", "orders") is None
 
 
 class Kept:
@@ -226,17 +226,17 @@ class Kept:
 def test_of_a_place_that_only_spark_can_write_the_broker_keeps_the_record() -> None:
     place, kept = "s3a://bucket/points", Kept()
     assert peek(place, "orders", kept) == (Record("orders"), False, None)
-    with open_checkpoint(place, "orders", keeper=kept) as checkpoint:
+    with open_checkpoint(place, "orders", store=kept) as checkpoint:
         assert checkpoint.begin("d1", {}, {"transforms": ["1 minute"]}) == []
         assert checkpoint.location == place
     assert peek(place, "orders", kept)[1]
-    with open_checkpoint(place, "orders", keeper=kept) as checkpoint:
+    with open_checkpoint(place, "orders", store=kept) as checkpoint:
         with pytest.raises(FlowInvalid, match="transforms: the checkpoint s3a://bucket/points was made with another"):
             checkpoint.check({"transforms": ["5 minutes"]})
         checkpoint.reset("earliest", [FIRST])
         assert (checkpoint.location, checkpoint.record.replaces) == (f"{place}/1", (FIRST,))
-    with open_checkpoint(place, "orders", keeper=kept) as checkpoint:
+    with open_checkpoint(place, "orders", store=kept) as checkpoint:
         assert (checkpoint.location, checkpoint.record.start) == (f"{place}/1", "earliest")
     kept.text = '{"name": "orders"}'
     with pytest.raises(FlowInvalid, match="the broker's record of orders"):
-        open_checkpoint(place, "orders", keeper=kept)
+        open_checkpoint(place, "orders", store=kept)

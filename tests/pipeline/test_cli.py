@@ -16,11 +16,10 @@ import pytest
 import pydanube.sync
 from cli.conftest import Danube, danube, run
 from pydanube.base.errors import SubscriptionNotFound
-from pydanube.pipeline.query.build import topic_options
 from pydanube.pipeline.run.checkpoint import open_checkpoint, peek
 from pydanube.pipeline.run.preflight import check
 from pydanube.pipeline.spec.flow import Flow
-from pydanube.spark.link import Link
+from pydanube.spark.broker_link import BrokerLink
 from pydanube.spark.options import Options
 from pydanube.spark.topics import look, offsets_at
 
@@ -393,8 +392,8 @@ def begins(url: str, file: Path) -> dict[str, tuple[int, ...]]:
     flow = Flow.load(file)
     record, begun, _ = peek(flow.checkpoint, flow.name)
     assert not begun
-    options = Options.of(topic_options(flow, url, record.start), streaming=True)
-    link = Link(options.url, None)
+    options = Options.of(flow.source.options(flow, url, record.start), streaming=True)
+    link = BrokerLink(options.url, None)
     link.open(5)
     try:
         states = link.wait(look(link.client, options))

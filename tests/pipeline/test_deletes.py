@@ -27,7 +27,7 @@ from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.targets import deletes
 from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.iceberg.table import close_catalog, open_catalog
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 from pydanube.pipeline.targets.target import CHANGE, Target, with_change
 from pydanube.sync import Client
 

@@ -20,7 +20,7 @@ from pipeline.tables_world import FIRST, SCHEMA, batch, by_id, rows, stage, writ
 from pydanube.base.errors import RowInvalid, SchemaMismatch, SinkConflict, TableUnsupported, TargetFailed, TargetRefused
 from pydanube.pipeline.targets.delta.target import DeltaTarget, number_of
 from pydanube.pipeline.targets.maintenance import BATCHES, Maintenance
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pipeline.faults_world import Attempt, Died, Pipeline
 from pydanube.base.errors import SinkConflict
-from pydanube.pipeline.targets import sink
-from pydanube.pipeline.targets.files.target import LocalFolder
+from pydanube.pipeline.query import writer as sink
+from pydanube.pipeline.targets.files.folders import LocalFolder
 
 STEPS = st.one_of(
     st.just(("commit", 0)),

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 
 from pipeline.tables_world import FIRST, SCHEMA, rows, write
 from pydanube.base.errors import OptionInvalid
+from pydanube.pipeline.spec.plan import target_of
 from pydanube.pipeline.targets.delta.target import DeltaTarget
-from pydanube.pipeline.targets.files.files import Files, divided, escaped
+from pydanube.pipeline.targets.files.folders import folder_at
+from pydanube.pipeline.targets.files.parquet_files import ParquetFiles, divided, escaped
 from pydanube.pipeline.targets.files.partitioned import OPEN_MAX
-from pydanube.pipeline.targets.files.target import folder_at
-from pydanube.pipeline.targets.plan import target_of
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 from pydanube.pipeline.targets.statistics import CHARACTERS_MAX, above
 
 TIME = datetime(2026, 2, 3, 4, 5, 6, 789012)
@@ -95,7 +95,7 @@ def test_times_are_microseconds_and_pages_are_snappy(tmp_path: Path) -> None:
 
 
 def written(folder: Path, *batches: pa.RecordBatch, **given: Any) -> list[dict[str, Any]]:
-    files = Files(str(folder), batches[0].schema, "task", stats=True, **given)
+    files = ParquetFiles(str(folder), batches[0].schema, "task", stats=True, **given)
     for each in batches:
         files.add(each)
     return [{"path": each.path, "size": each.size, "stats": each.stats} for each in files.finish() or []]
@@ -252,7 +252,7 @@ def test_a_task_may_have_rows_of_any_number_of_partitions(tmp_path: Path, kind: 
 
 
 def test_what_was_spilled_goes_with_a_task_that_is_dropped(tmp_path: Path) -> None:
-    files = Files(str(tmp_path), SCHEMA, "task", ("id",))
+    files = ParquetFiles(str(tmp_path), SCHEMA, "task", ("id",))
     for at in range(0, 3 * OPEN_MAX, OPEN_MAX):
         files.add(rows(range(at, at + OPEN_MAX)))
     files.drop()
@@ -280,7 +280,7 @@ def test_a_file_is_synced_with_its_folders_before_it_counts(tmp_path: Path, monk
 
     monkeypatch.setattr(os, "fsync", seen(os.fsync))
     monkeypatch.setattr(os, "fdatasync", seen(os.fdatasync))
-    files = Files(str(tmp_path / "new" / "t"), SCHEMA, "task", ("day",))
+    files = ParquetFiles(str(tmp_path / "new" / "t"), SCHEMA, "task", ("day",))
     files.add(rows([1]))
     [file] = files.finish() or []
     whole = tmp_path / "new" / "t" / file.path

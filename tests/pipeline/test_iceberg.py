@@ -23,10 +23,10 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from pipeline.iceberg_world import Lake, mark, rows, staged, written
 from pydanube.base.errors import SinkConflict, TargetFailed, TargetRefused
+from pydanube.pipeline.sinks.iceberg import IcebergSink
 from pydanube.pipeline.targets.iceberg import target as iceberg
 from pydanube.pipeline.targets.iceberg.table import close_catalog
-from pydanube.pipeline.targets.iceberg.target import IcebergTarget
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 from servers.fixtures import ObjectServer
 
 
@@ -312,8 +312,9 @@ def test_a_table_that_was_made_anew_while_a_batch_was_written_is_not_given_its_f
 
 BY_NAME = """
 import pyarrow as pa
+from pydanube.pipeline.sinks.iceberg import IcebergSink
 from pydanube.pipeline.targets.iceberg.target import IcebergTarget
-target = IcebergTarget.of({"kind": "iceberg", "table": "lake.named", "catalog": "team"})
+target = IcebergSink.target({"kind": "iceberg", "table": "lake.named", "catalog": "team"})
 target.prepare(pa.schema([("id", pa.int64())]))
 print(target.place.load().location())
 """
@@ -338,7 +339,7 @@ def test_a_table_in_s3_with_credentials_of_the_environment_only(
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     for name, value in place.environment.items():
         monkeypatch.setenv(name, value)
-    target = IcebergTarget.of(lake.spec(warehouse=place.url, upsert={"keys": ["id"]}))
+    target = IcebergSink.target(lake.spec(warehouse=place.url, upsert={"keys": ["id"]}))
     assert written(target, mark(0), rows(1, 2)) is Verdict.NEW
     assert written(target, mark(1), rows(2, 3)) is Verdict.NEW
     table = target.place.load()
@@ -346,6 +347,6 @@ def test_a_table_in_s3_with_credentials_of_the_environment_only(
     assert all(each.file.file_path.startswith("s3://") for each in table.scan().plan_files())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     close_catalog(target.place)
-    gone = IcebergTarget.of(lake.spec(warehouse=place.url, table="lake.other"))
+    gone = IcebergSink.target(lake.spec(warehouse=place.url, table="lake.other"))
     with pytest.raises(TargetFailed, match=r"iceberg:default\.lake\.other"):
         gone.prepare(rows(1).schema)

@@ -23,7 +23,7 @@ from pydanube.pipeline.targets.iceberg import expiry as iceberg_expiry
 from pydanube.pipeline.targets.iceberg import target as iceberg
 from pydanube.pipeline.targets.iceberg.expiry import AGE_MAX_MS, EXPIRED_MAX, KEPT_MIN, SNAPSHOTS_MAX
 from pydanube.pipeline.targets.iceberg.table import close_catalog
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 
 SCHEMA = rows(1).schema
 UPSERT: dict[str, Any] = {"upsert": {"keys": ["id"]}}

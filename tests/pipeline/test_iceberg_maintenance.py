@@ -20,7 +20,7 @@ from pydanube.pipeline.targets.iceberg import maintenance as iceberg_maintenance
 from pydanube.pipeline.targets.iceberg import target as iceberg
 from pydanube.pipeline.targets.iceberg.table import close_catalog
 from pydanube.pipeline.targets.maintenance import BATCHES, Maintenance
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 
 COMPACT = {"maintain": {"compact": True}}
 CLOCKED = [iceberg, iceberg_maintenance]

@@ -27,8 +27,8 @@ from pydanube.base.errors import (
     TargetFailed,
     TargetRefused,
 )
+from pydanube.pipeline.sinks.iceberg import IcebergSink
 from pydanube.pipeline.targets.iceberg.table import close_catalog, typed
-from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -184,7 +184,7 @@ def test_a_warehouse_that_cannot_be_written(lake: Lake) -> None:
 
 def test_a_catalog_that_cannot_be_written(lake: Lake) -> None:
     written(lake.target(), mark(0), rows(1))
-    read_only = IcebergTarget.of(lake.spec(uri=f"sqlite:///file:{lake.root}/catalog.db?mode=ro&uri=true"))
+    read_only = IcebergSink.target(lake.spec(uri=f"sqlite:///file:{lake.root}/catalog.db?mode=ro&uri=true"))
     with pytest.raises(TargetRefused, match="readonly database"):
         written(read_only, mark(1), rows(2))
     close_catalog(read_only.place)
@@ -192,7 +192,7 @@ def test_a_catalog_that_cannot_be_written(lake: Lake) -> None:
 
 
 def test_a_catalog_that_is_not_there(lake: Lake) -> None:
-    nowhere = IcebergTarget.of(lake.spec(type="rest", uri="http://127.0.0.1:1"))
+    nowhere = IcebergSink.target(lake.spec(type="rest", uri="http://127.0.0.1:1"))
     with pytest.raises(TargetFailed, match=r"iceberg:default\.lake\.orders: ConnectionError"):
         nowhere.prepare(ROWS)
 
@@ -229,6 +229,6 @@ def test_errors_never_show_a_credential(lake: Lake, monkeypatch: pytest.MonkeyPa
 )
 def test_specs_that_are_not_understood(lake: Lake, change: dict[str, Any], why: str) -> None:
     with pytest.raises(OptionInvalid, match=why) as told:
-        IcebergTarget.of({**lake.spec(), **change})
+        IcebergSink.target({**lake.spec(), **change})
     assert isinstance(told.value, DanubeError)
     assert "secret@" not in str(told.value)

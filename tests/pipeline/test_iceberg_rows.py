@@ -24,7 +24,7 @@ from pydanube.pipeline.targets.files import partitioned
 from pydanube.pipeline.targets.iceberg import upsert as iceberg_upsert
 from pydanube.pipeline.targets.iceberg.files import IcebergFiles, Layout
 from pydanube.pipeline.targets.iceberg.table import close_catalog
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "flag": (pa.bool_(), [True, False, None]),

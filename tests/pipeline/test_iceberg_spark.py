@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import pydanube.sync
 from pipeline.iceberg_world import Lake
 from pipeline.test_sink_spark import DEAD, Flow
-from pydanube.pipeline.targets.plan import Plan
+from pydanube.pipeline.spec.plan import Plan
 from spark.world import fill, numbers
 
 Client = pydanube.sync.Client

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 import pydanube.sync
 from pydanube.base.errors import FlowInvalid
 from pydanube.cli.commands.pipeline_lakehouse import lakehouse
+from pydanube.pipeline.lakehouse import Job
 from pydanube.pipeline.query.build import query
+from pydanube.pipeline.sinks.iceberg import IcebergSink
 from pydanube.pipeline.spec.flow import Flow
-from pydanube.pipeline.spec.lakehouse import Job
-from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 from spark.tiered import Broker, tiered_broker
 
 DDL = "id BIGINT, city STRING, amount DOUBLE, message STRING"
@@ -130,7 +130,7 @@ def test_history_in_segments_and_what_comes_live_is_in_the_table_once(
         written(spark, broker, job)
 
     def iceberg(name: str) -> pa.Table:
-        return IcebergTarget.of({"kind": "iceberg", "table": name, **catalog}).place.load().scan().to_arrow()
+        return IcebergSink.target({"kind": "iceberg", "table": name, **catalog}).place.load().scan().to_arrow()
 
     places = {name: DeltaTable(str(tmp_path / name)) for name in ("delta", "dead")}
     check(places["delta"].to_pyarrow_table(), places["dead"].to_pyarrow_table())

@@ -27,7 +27,7 @@ from pydanube.pipeline.targets.delta import maintenance as delta_maintenance
 from pydanube.pipeline.targets.delta import target as delta_target
 from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.maintenance import BATCHES, FILES_MIN, FULL_BYTES, Maintenance, groups, is_due, smallest
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 
 COMPACT = Maintenance(compact=True)
 EXPIRE = Maintenance(compact=True, expire_seconds=3_600)

@@ -11,9 +11,9 @@ import pytest
 from pipeline.tables_world import FIRST, SCHEMA, batch, rows, write
 from pydanube.base.errors import DanubeError, SinkConflict, TargetFailed, TargetRefused
 from pydanube.pipeline.targets.delta.target import DeltaTarget
+from pydanube.pipeline.targets.files.folders import delta_place, folder_at
 from pydanube.pipeline.targets.files.parquet import ParquetTarget
-from pydanube.pipeline.targets.files.target import delta_place, folder_at
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 from servers.fixtures import ObjectServer
 from servers.process import free_port
 

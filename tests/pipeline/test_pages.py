@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pydanube.pipeline.spec import flow
-from pydanube.pipeline.spec import sinks as spec_sinks
-from pydanube.pipeline.spec import source as spec_source
 from pydanube.pipeline.spec import steps as spec_steps
 from pydanube.pipeline.spec.flow import Flow
+from pydanube.pipeline.spec.sinks import SINKS
+from pydanube.pipeline.spec.source import COMMON, SOURCES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs/pipelines.md").read_text(encoding="utf-8")
@@ -32,12 +32,9 @@ def keys_under(heading: str) -> set[str]:
     ("heading", "keys"),
     [
         ("The file", flow.KEYS),
-        (
-            "Sources",
-            (*spec_source.KINDS, *spec_source.OF_TOPICS, *spec_source.OF_FILES, *spec_source.COMMON),
-        ),
+        ("Sources", (*SOURCES.names(), *SOURCES.keys(), *COMMON)),
         ("Transforms", spec_steps.KINDS),
-        ("Sinks", (*spec_sinks.KINDS, *spec_sinks.ALL_KEYS)),
+        ("Sinks", (*SINKS.names(), *SINKS.keys())),
     ],
 )
 def test_every_key_of_a_file_is_on_the_page(heading: str, keys: tuple[str, ...]) -> None:

@@ -13,9 +13,9 @@ import pytest
 from pipeline.tables_world import FIRST, SCHEMA, batch, by_id, rows, stage, write
 from pydanube.base.errors import SchemaMismatch, SinkConflict, TargetFailed, TargetRefused
 from pydanube.pipeline.targets.files import parquet
+from pydanube.pipeline.targets.files.folders import LocalFolder, ObjectFolder, place_of
 from pydanube.pipeline.targets.files.parquet import KEPT, ParquetTarget
-from pydanube.pipeline.targets.files.target import LocalFolder, ObjectFolder, place_of
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 
 
 class CutShort(BaseException):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pydanube.base.errors import OptionInvalid
+from pydanube.base.errors import ConnectorMissing, OptionInvalid
+from pydanube.pipeline.spec.plan import Plan, target_of
 from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.files.parquet import ParquetTarget
-from pydanube.pipeline.targets.plan import Plan, target_of
 from pydanube.pipeline.targets.topic import TopicTarget
 
 DELTA = {"kind": "delta", "uri": "/data/t"}
@@ -57,9 +57,8 @@ def test_a_plan_that_is_none(text: str) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        {},
-        {"kind": "csv", "uri": "x"},
         {"kind": "delta"},
+        {"kind": "console", "rows": 20},
         DELTA | {"uri": 3},
         DELTA | {"merge": True},
         DELTA | {"merge_schema": "yes"},
@@ -72,4 +71,10 @@ def test_a_plan_that_is_none(text: str) -> None:
 )
 def test_a_spec_that_is_none(spec: dict[str, Any]) -> None:
     with pytest.raises(OptionInvalid):
+        target_of(spec)
+
+
+@pytest.mark.parametrize("spec", [{}, {"kind": "csv", "uri": "x"}])
+def test_a_spec_of_a_kind_that_does_not_exist(spec: dict[str, Any]) -> None:
+    with pytest.raises(ConnectorMissing, match="is not a kind of sink; the kinds are delta, iceberg, parquet, topic"):
         target_of(spec)

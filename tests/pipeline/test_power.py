@@ -30,7 +30,7 @@ from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.files.parquet import ParquetTarget
 from pydanube.pipeline.targets.iceberg.table import close_catalog, open_catalog
 from pydanube.pipeline.targets.maintenance import Maintenance
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 from pydanube.pipeline.targets.target import CHANGE, Target, with_change
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.int64())])

@@ -7,7 +7,7 @@ from typing import Any
 import pydanube.sync
 from pydanube.broker.door.metrics import OF_PROGRESS
 from pydanube.pipeline.query.progress import Lag, Progress
-from pydanube.spark.link import Link
+from pydanube.spark.broker_link import BrokerLink
 from pydanube.spark.offsets import TopicOffsets
 
 
@@ -127,7 +127,7 @@ def test_the_lag_is_that_of_the_broker_now(url: str, client: pydanube.sync.Clien
             producer.send(str(number).encode())
         producer.flush()
     number = client.admin.describe_topic(topic)["id"]
-    link, lag = Link(url, None), Lag()
+    link, lag = BrokerLink(url, None), Lag()
     link.open(5.0)
     try:
 

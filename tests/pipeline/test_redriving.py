@@ -18,18 +18,16 @@ from deltalake import write_deltalake
 
 import pydanube
 from pydanube.base.errors import ConnectionLost, RedriveOvertaken
-from pydanube.pipeline.dead_letters import redriving
+from pydanube.pipeline.dead_letters import redrive_record, redriving
+from pydanube.pipeline.dead_letters.offset_ranges import OffsetRanges
+from pydanube.pipeline.dead_letters.redrive_record import Pending, RedriveRecord, _page_of
 from pydanube.pipeline.dead_letters.redriving import ORIGIN, Redriven, redrive
-from pydanube.pipeline.run import keeping
-from pydanube.pipeline.run.keeping import Marks, Pending, _page_of
-from pydanube.pipeline.run.spans import Spans
+from pydanube.pipeline.query.writer import letter_schema
+from pydanube.pipeline.sinks.topic import TopicSink
 from pydanube.pipeline.spec.flow import Flow
-from pydanube.pipeline.spec.sinks import TopicSink
 from pydanube.pipeline.targets.files.json_rows import json_of
-from pydanube.pipeline.targets.sink import letter_schema
 from pydanube.sync import Client
 
-SECOND = 1_000_000
 Put = Callable[..., None]
 
 
@@ -125,10 +123,10 @@ def test_who_is_killed_before_it_is_noted_publishes_none_twice(
     published(client, topic, 5)
     put(1, 2)
 
-    async def killed(marks: Marks, key: str, offsets: list[int]) -> None:
+    async def killed(marks: RedriveRecord, key: str, offsets: list[int]) -> None:
         raise ConnectionLost("killed")
 
-    monkeypatch.setattr(Marks, "add", killed)
+    monkeypatch.setattr(RedriveRecord, "add", killed)
     with pytest.raises(ConnectionLost):
         run(url, flow)
     monkeypatch.undo()
@@ -145,13 +143,13 @@ def test_who_is_killed_before_anything_is_published_leaves_nothing_out(
     put(1)
     assert run(url, flow).letters == 1
     put(2, 3)
-    note = Marks.note
+    note = RedriveRecord.note
 
-    async def killed(marks: Marks, pending: Pending) -> None:
+    async def killed(marks: RedriveRecord, pending: Pending) -> None:
         await note(marks, pending)
         raise ConnectionLost("killed")
 
-    monkeypatch.setattr(Marks, "note", killed)
+    monkeypatch.setattr(RedriveRecord, "note", killed)
     with pytest.raises(ConnectionLost):
         run(url, flow)
     monkeypatch.undo()
@@ -176,14 +174,14 @@ def test_a_run_that_starts_while_another_is_under_way_takes_over_and_no_letter_g
     published(client, topic, 5)
     put(0, 1, 2, 3, 4)
     monkeypatch.setattr(redriving, "CHUNK", 2)
-    plain: Any = getattr(Marks, step)
+    plain: Any = getattr(RedriveRecord, step)
     publish: Any = redriving._Redrive._publish
 
     async def work() -> Redriven | None:
         here, further = asyncio.Event(), asyncio.Event()
 
         async def paused(*arguments: Any) -> None:
-            monkeypatch.setattr(Marks, step, plain)  # only the first time
+            monkeypatch.setattr(RedriveRecord, step, plain)  # only the first time
             if at == "after":
                 await plain(*arguments)
             here.set()
@@ -196,7 +194,7 @@ def test_a_run_that_starts_while_another_is_under_way_takes_over_and_no_letter_g
             raise ConnectionLost("killed")
 
         async with pydanube.connect(url) as one, pydanube.connect(url) as other:
-            monkeypatch.setattr(Marks, step, paused)
+            monkeypatch.setattr(RedriveRecord, step, paused)
             first = asyncio.create_task(redrive(one, flow, url))
             await here.wait()
             found = None
@@ -224,7 +222,7 @@ def test_a_run_that_starts_while_another_is_under_way_takes_over_and_no_letter_g
 def test_marks_that_two_runs_add_to_one_page_are_all_kept(url: str, flow: Flow) -> None:
     async def work() -> None:
         async with pydanube.connect(url) as client:
-            one, other, later = (Marks(client, flow.name) for _ in range(3))
+            one, other, later = (RedriveRecord(client, flow.name) for _ in range(3))
             for marks in (one, other):
                 await marks.load(["1.0"])
             await one.add("1.0", [1])
@@ -270,7 +268,7 @@ def test_letters_that_nobody_knows_of_are_counted_and_go_if_asked_for(
     url: str, client: Client, topic: str, flow: Flow, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published(client, topic, 9)
-    monkeypatch.setattr(keeping, "SPANS_MAX", 2)
+    monkeypatch.setattr(redrive_record, "RANGES_MAX", 2)
     put(0, 3, 8)
     assert run(url, flow) == Redriven(3, 0, 0)
     put(2, 6)
@@ -389,17 +387,17 @@ def test_how_far_it_is_fits_what_the_broker_keeps_with_every_partition_there_can
 
     async def work() -> None:
         async with pydanube.connect(url) as client:
-            marks = Marks(client, "wide")
+            marks = RedriveRecord(client, "wide")
             await marks.load(places)
             for page in marks._pages:
                 own = [each for each in places if _page_of(each) == page]
-                marks._pages[page] = {each: Spans([(1 << 40, 1 << 41, 7 << 30)]) for each in own}
+                marks._pages[page] = {each: OffsetRanges([(1 << 40, 1 << 41, 7 << 30)]) for each in own}
                 await marks.add(own[0], range(0, 1000, 2))
-            again = Marks(client, "wide")
+            again = RedriveRecord(client, "wide")
             await again.load(places)
             assert all(again.redriven(each).all == marks.redriven(each).all for each in places)
             await client.admin.forget_pipeline("wide", records=True)
-            gone = Marks(client, "wide")
+            gone = RedriveRecord(client, "wide")
             await gone.load(places[:1])
             assert gone.redriven(places[0]).all == []
 

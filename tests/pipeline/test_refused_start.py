@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 from pipeline.iceberg_world import Lake
 from pipeline.tables_world import SCHEMA
 from pydanube.base.errors import DanubeError, SchemaMismatch, TableUnsupported
+from pydanube.pipeline.query.writer import TablesStreamWriter, letter_schema
+from pydanube.pipeline.spec.plan import Plan
 from pydanube.pipeline.targets.delta.target import DeltaTarget
-from pydanube.pipeline.targets.plan import Plan
-from pydanube.pipeline.targets.sink import TablesStreamWriter, letter_schema
 
 Spec = dict[str, Any]
 NARROW = pa.schema([("id", pa.int64())])  # lacks columns of the rows, which are added

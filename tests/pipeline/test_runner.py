@@ -22,9 +22,9 @@ import pydanube.sync
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineFailed, RowInvalid
 from pydanube.pipeline.query.progress import Progress
 from pydanube.pipeline.run.checkpoint import open_checkpoint
-from pydanube.pipeline.run.remembering import where_targets_stand
 from pydanube.pipeline.run.resetting import plan_reset, reset
 from pydanube.pipeline.run.runner import Outcome, Runner
+from pydanube.pipeline.run.target_position import position_of_targets
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.spark import durable
 from spark.killing import until
@@ -359,7 +359,7 @@ def test_a_lost_checkpoint_is_rebuilt_from_what_the_targets_remember(
 
     async def rebuilt() -> None:
         async with pydanube.connect(url) as asked:
-            found = await where_targets_stand(made, url)
+            found = await position_of_targets(made, url)
             assert found.notes == ()
             with open_checkpoint(made.checkpoint, made.name) as checkpoint:
                 wanted = await plan_reset(asked, made, checkpoint, url, found.start)

@@ -15,10 +15,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
 from pydanube.base.limits import TASK_ROWS_BYTES
-from pydanube.pipeline.targets import sink
-from pydanube.pipeline.targets.delta.target import DeltaTarget
-from pydanube.pipeline.targets.plan import Plan
-from pydanube.pipeline.targets.sink import (
+from pydanube.pipeline.query import writer as sink
+from pydanube.pipeline.query.writer import (
     DEAD_DDL,
     TablesBatchWriter,
     TablesSink,
@@ -26,6 +24,8 @@ from pydanube.pipeline.targets.sink import (
     arrow_schema,
     letter_schema,
 )
+from pydanube.pipeline.spec.plan import Plan
+from pydanube.pipeline.targets.delta.target import DeltaTarget
 
 PROPERTIES = {
     "sql.streaming.queryId": "query-1",

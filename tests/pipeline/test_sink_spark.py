@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import pydanube.sync
-from pydanube.pipeline.targets.plan import Plan
+from pydanube.pipeline.spec.plan import Plan
 from spark.world import fill, numbers
 
 Client = pydanube.sync.Client

@@ -19,7 +19,7 @@ from pipeline.tables_world import FIRST, SCHEMA, batch, rows, stage, write
 from pipeline.test_files import everything
 from pydanube.base.errors import SchemaMismatch, SinkConflict, TargetRefused
 from pydanube.pipeline.targets.files.json_rows import check_types, json_of
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 from pydanube.pipeline.targets.topic import TopicTarget
 
 Client = pydanube.sync.Client

@@ -19,7 +19,7 @@ from pydanube.base.errors import TargetFailed
 from pydanube.pipeline.targets.delta import durable as delta_durable
 from pydanube.pipeline.targets.delta.durable import TORN
 from pydanube.pipeline.targets.delta.target import DeltaTarget
-from pydanube.pipeline.targets.record import Mark, Verdict
+from pydanube.pipeline.targets.mark import Mark, Verdict
 
 
 @pytest.fixture

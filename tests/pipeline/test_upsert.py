@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from pipeline.tables_world import FIRST, batch, stage, write
 from pydanube.base.errors import OptionInvalid, RowInvalid, SchemaMismatch, SinkConflict, TargetRefused
+from pydanube.pipeline.spec.plan import target_of
 from pydanube.pipeline.targets.delta.target import DeltaTarget
-from pydanube.pipeline.targets.plan import target_of
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 
 SCHEMA = pa.schema([("who", pa.string()), ("odd`name", pa.int64()), ("at", pa.int64())])
 

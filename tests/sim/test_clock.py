@@ -1,4 +1,4 @@
-"""The simulated clock, randomness and offload: what a process asks of its machine, under the seed's control."""
+"""The simulated clock, randomness and offload, all controlled by the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged blocks of the only copy, repeatedly: after each restart everything goes on, and nothing is denied."""
+"""Blocks of the only copy are damaged repeatedly: after each restart the node continues, and reports every loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from pydanube.broker.topic.topic import Topic
 from pydanube.journal.group import CHECKPOINTS
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.storage.stream.tail import TailCache
 from pydanube.storage.watched_clock import WatchedClock
 from storage.damage import groups
@@ -28,7 +29,7 @@ NAMES = ("/default/a", "/default/b", "/default/c")
 
 
 class Story:
-    """Topics of one node, what they acknowledged, and what was given up of it."""
+    """The topics of one node, the messages they acknowledged, and which of them were given up."""
 
     def __init__(self, seed: int, durability: Durability) -> None:
         self.random = Random(seed)
@@ -71,7 +72,7 @@ class Story:
             self.acked[name][receipt.offset] = payload.encode()
 
     async def check(self, name: str, topic: Topic) -> None:
-        """What is there is right; what is not is named, given up, and passed over from then on."""
+        """Every message is correct or reported as damaged; a damaged one is given up and skipped from then on."""
         stream = topic.ledger.stream
         found = [lost for _, lost in await stream.find_damage()]
         now = {offset for lost in found for offset in self.acked[name] if lost.first <= offset <= lost.last}
@@ -86,7 +87,7 @@ class Story:
                 assert (batch.base_offset, batch.payloads()) == (offset, [payload])
 
     def damage(self) -> None:
-        """Some blocks of some files; never all checkpoints of a file, nor a last group together with its mark."""
+        """Damages some blocks of some files, but never all checkpoints of a file, nor its last group and its mark."""
         disk, random = self.world.disk, self.random
         for name in [name for name in disk.names() if name.endswith(".log")]:
             found = list(groups(disk.content(name)))
@@ -101,7 +102,7 @@ class Story:
 
 @pytest.mark.parametrize("durability", list(Durability))
 @pytest.mark.parametrize("seed", range(6))
-def test_a_node_with_damaged_blocks_goes_on(seed: int, durability: Durability) -> None:
+def test_a_node_with_damaged_blocks_continues(seed: int, durability: Durability) -> None:
     logging.disable(logging.CRITICAL)
     story = Story(seed, durability)
     world = story.world
@@ -114,7 +115,7 @@ def test_a_node_with_damaged_blocks_goes_on(seed: int, durability: Durability) -
             await story.publish(topics, 30)
             for name, topic in topics.items():
                 await story.check(name, topic)
-            await asyncio.sleep(2)  # all is synced, and a mark says so
+            await asyncio.sleep(2)  # everything is synced and marked as such
 
         world.run(life())
         world.restart()

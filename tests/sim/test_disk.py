@@ -1,4 +1,4 @@
-"""The simulated disk keeps the contract while all is well, and loses exactly what it may when it is not."""
+"""The simulated disk fulfils the contract without faults, and with faults loses only what it may."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_writes_land_out_of_order_and_the_later_one_wins_where_both_did(world: W
     assert world.disk.content("a") == b"1" * 512 + b"2" * 512
 
 
-def test_a_write_under_way_may_be_torn_by_the_power_cut(world: World) -> None:
+def test_a_write_in_flight_may_be_torn_by_the_power_cut(world: World) -> None:
     async def program() -> None:
         file = await make(world.disk)
         await file.write(0, [b"1" * 1024], sync=True)
@@ -124,7 +124,7 @@ def test_a_write_under_way_may_be_torn_by_the_power_cut(world: World) -> None:
     world.disk.freeze()
     assert world.disk.unsynced() == [("a", 0, 1024)]
     world.cut(keep=lambda write, sector: sector == 1)
-    world.loop.run_until_complete(asyncio.sleep(100))  # nothing of before the cut happens later
+    world.loop.run_until_complete(asyncio.sleep(100))  # nothing from before the cut happens later
     assert world.disk.content("a") == b"1" * 512 + b"2" * 512
 
 
@@ -171,7 +171,7 @@ def test_the_size_of_an_unsynced_file_is_not_promised() -> None:
     assert sizes == {0, 4096}
 
 
-def test_handles_of_before_the_cut_touch_nothing_any_more(world: World) -> None:
+def test_handles_from_before_the_cut_change_nothing(world: World) -> None:
     async def program() -> DiskFile:
         file = await make(world.disk)
         await file.write(0, [b"kept"], sync=True)
@@ -225,7 +225,7 @@ def test_a_synced_file_whose_name_was_not_may_vanish(world: World) -> None:
     assert world.disk.names() == ()
 
 
-def test_a_file_made_and_removed_may_come_back(world: World) -> None:
+def test_a_file_that_was_created_and_removed_may_come_back(world: World) -> None:
     async def program() -> None:
         file = await world.disk.create("a")
         await file.write(0, [b"1"], sync=True)
@@ -260,7 +260,7 @@ def test_the_cache_outlives_the_process(world: World) -> None:
     assert world.disk.content("a") == b"unsynced"
 
 
-def test_a_write_under_way_at_a_kill_happens_wholly_in_part_or_not_and_never_later() -> None:
+def test_a_write_in_flight_at_a_kill_happens_wholly_in_part_or_not_and_never_later() -> None:
     lengths = set()
     for seed in range(200):
         world = World(seed)

@@ -1,4 +1,4 @@
-"""The simulated disk fails, fills, slows down and is damaged as it is told."""
+"""The simulated disk fails, fills up, slows down and is damaged on demand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_failed_sync_is_not_cured_by_one_that_succeeds(world: World) -> None:
     assert world.disk.content("a") == b"\x002"
 
 
-def test_of_two_syncs_under_way_the_one_that_fails_spoils_what_both_cover(world: World) -> None:
+def test_when_one_of_two_concurrent_syncs_fails_what_both_cover_is_lost(world: World) -> None:
     async def program() -> None:
         file = await make(world.disk)
         await file.write(0, [b"1"], sync=False)
@@ -131,7 +131,7 @@ def test_faults_are_counted_and_can_wait_for_their_file(world: World) -> None:
     world.run(program())
 
 
-def test_a_full_disk_counts_reserves_and_has_room_again_when_files_go() -> None:
+def test_a_full_disk_counts_reserved_space_and_has_room_again_when_files_are_removed() -> None:
     world = World(capacity=10_000)
 
     async def program() -> None:
@@ -154,7 +154,7 @@ def test_a_full_disk_counts_reserves_and_has_room_again_when_files_go() -> None:
     world.end()
 
 
-def test_a_slow_disk_is_slow_for_as_long_as_it_was_told(world: World) -> None:
+def test_a_slow_disk_is_slow_until_the_given_time(world: World) -> None:
     async def program() -> None:
         file = await make(world.disk)
         world.disk.slow(7, factor=2, until=world.loop.time() + 10, only="sync")
@@ -195,7 +195,7 @@ def test_damage_needs_a_file(world: World) -> None:
         world.disk.flip_bit("a", 0, 0)
 
 
-def test_an_image_can_be_loaded_again_and_again(world: World) -> None:
+def test_an_image_can_be_loaded_repeatedly(world: World) -> None:
     async def program() -> None:
         await (await make(world.disk, reserve=1 << 30)).write(0, [b"abc"], sync=False)
 

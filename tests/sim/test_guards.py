@@ -1,4 +1,4 @@
-"""The simulator can find the bugs it is there for: each guard is turned off on purpose, and that must not pass."""
+"""The simulator finds the bugs it is meant to find: each guard of the product is turned off, and seeds must fail."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from pydanube.base.errors import DanubeError, NodeBusy
 from pydanube.base.limits import OFFSET_MAX
+from pydanube.broker.subscription.discards import Discards
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.producer_sessions import Sessions
 from pydanube.dispatch.key_shared import KeyShared
@@ -45,7 +46,7 @@ pytestmark = pytest.mark.timeout(1200)  # exhaustive: minutes on a busy machine
 
 SEEDS = 200
 OF_SNAPSHOTS = (SnapshotBegin, SubscriptionState, CursorChunks, ProducerState, SnapshotEnd)
-LOST = {"I1", "I2"}  # acknowledged and gone, or another payload at the same offset
+LOST = {"I1", "I2"}  # acknowledged but lost, or another payload at the same offset
 
 
 def first_violation(profile: str, *promises: str, first: int = 0) -> Outcome:
@@ -90,7 +91,7 @@ def test_acknowledging_below_the_ack_quorum_is_found(monkeypatch: pytest.MonkeyP
 
 
 def test_taking_silence_for_absence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recovery does not wait any more: a node that is down, deaf, damaged or wiped counts as one that has nothing."""
+    """Recovery does not wait: a node that is down, cut off, damaged or wiped counts as one without the entry."""
 
     def always(error: DanubeError, *, fenced: bool) -> bool:
         return True
@@ -115,7 +116,7 @@ def test_a_busy_node_that_ends_a_ledger_is_found(monkeypatch: pytest.MonkeyPatch
     first_violation("busy", "I8")
 
 
-def test_a_recovery_that_waits_for_everybody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recovery_that_waits_for_every_node_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def all_of_them(self: Answers[object], enough: object) -> None:
         while await self.one_more():
             pass
@@ -124,17 +125,17 @@ def test_a_recovery_that_waits_for_everybody_is_found(monkeypatch: pytest.Monkey
     first_violation("silent", "I8")
 
 
-def test_a_directory_that_is_made_and_not_synced_in_the_one_above_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_directory_that_is_not_synced_in_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hasty(disk: Disk, owner: str, *, locked: bool) -> None:
         await disk.make()
         if not locked:
             await disk.lock(owner)
 
     monkeypatch.setattr(node_file, "settle_directory", hasty)
-    first_violation("power", "I1", "I8")  # a node that comes back as another one proves nothing: its streams wait
+    first_violation("power", "I1", "I8")  # a node with a new identity cannot prove anything, so its streams wait
 
 
-def test_a_start_that_does_not_look_for_what_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_does_not_check_for_missing_files_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def anything(known: object, for_metadata: Disk, for_node: Disk) -> int:
         found = await read_node_file(for_node)
         return 0 if found is None else found.boots
@@ -154,7 +155,7 @@ def test_a_topic_without_dedup_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     first_violation("producers", "I11")
 
 
-def test_deleting_without_a_look_at_the_cursors_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_without_regard_to_the_cursors_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def everything(self: TopicState) -> int:
         return OFFSET_MAX
 
@@ -163,7 +164,7 @@ def test_deleting_without_a_look_at_the_cursors_is_found(monkeypatch: pytest.Mon
 
 
 def test_a_key_that_moves_at_once_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever owns it now gets its next message, though another consumer has earlier ones in hand."""
+    """The present owner gets the next message, although another consumer holds earlier ones."""
 
     def always(self: KeyShared, state: KeyState) -> bool:
         return True
@@ -183,7 +184,7 @@ def test_an_ack_from_before_a_seek_that_counts_is_found(monkeypatch: pytest.Monk
 
 
 def test_delivering_what_is_not_confirmed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consumers see what a power cut takes back: the offset is empty afterwards, or another message's."""
+    """Consumers see messages that a power cut loses: the offset is empty afterwards, or has another message."""
     honest = ManagedLedger.append
 
     def hasty(self: ManagedLedger, batch: Batch) -> tuple[Batch, Future[None]]:
@@ -198,7 +199,7 @@ def test_delivering_what_is_not_confirmed_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_ack_timeout_that_runs_in_a_clients_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every consumer is timed from the delivery on, as if it never said what it has taken."""
+    """Every timeout starts at delivery, as if no consumer reported what it takes."""
     monkeypatch.setattr("pydanube.broker.subscription.delivery.Consumer.is_timed", lambda consumer, options: True)
     first_violation("churn", "I4")
 
@@ -213,7 +214,7 @@ def test_an_end_that_falls_when_a_later_ledger_is_deleted_first_is_found(monkeyp
 
 
 def test_records_amid_a_snapshot_that_count_before_it_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is decided while a snapshot is written, in parts, is read again as if the snapshot came after it."""
+    """Records between the parts of a snapshot are replayed as if they came before the snapshot."""
     honest = TopicState._replay
 
     def at_once(self: TopicState, record: Record) -> None:
@@ -237,12 +238,12 @@ def test_short_lived_producers_that_are_remembered_are_found(monkeypatch: pytest
 
 
 def test_dead_letters_that_are_published_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the state cannot be written, the message fails again instead of only its record."""
+    """While the state cannot be written, the message is dead-lettered again, instead of only recording it again."""
 
-    def impatient(self: SubscriptionHost, generation: int, done: Range, cause: Cause) -> None:
-        self.ack(generation, [done], cause)
+    def impatient(self: Discards, generation: int, done: Range, cause: Cause) -> None:
+        self._ack(generation, [done], cause)
 
-    monkeypatch.setattr(SubscriptionHost, "_settle", impatient)
+    monkeypatch.setattr(Discards, "record", impatient)
     first_violation("state", "I4")
 
 

@@ -1,4 +1,4 @@
-"""The simulated loop: asyncio runs on it unchanged, the seed decides the order, and processes die without a word."""
+"""The simulated loop: asyncio runs on it unchanged, the seed decides the order, and processes can be killed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_gather_queues_locks_events_and_groups_work(loop: SimLoop) -> None:
     loop.run_until_complete(scenario())
 
 
-def test_an_error_of_the_awaited_comes_out(loop: SimLoop) -> None:
+def test_an_error_of_the_awaited_coroutine_is_raised(loop: SimLoop) -> None:
     async def fail() -> None:
         await asyncio.sleep(1)
         raise KeyError("x")
@@ -193,7 +193,7 @@ def test_every_order_of_ready_callbacks_comes_up() -> None:
     assert len(seen) == 6
 
 
-def test_the_digest_sees_a_choice_that_nobody_traced() -> None:
+def test_the_digest_covers_choices_that_are_not_traced() -> None:
     digests = set()
     for extra in (0, 1):
         loop = SimLoop(1)
@@ -313,7 +313,7 @@ def test_a_restart_is_another_incarnation(loop: SimLoop) -> None:
     assert loop.run_until_complete(loop.spawn(loop.process("one"), program())) == "one#2"
 
 
-def test_a_paused_process_goes_on_where_it_was(loop: SimLoop) -> None:
+def test_a_paused_process_continues_where_it_was(loop: SimLoop) -> None:
     times: list[float] = []
 
     async def program() -> None:
@@ -336,7 +336,7 @@ def test_a_paused_process_goes_on_where_it_was(loop: SimLoop) -> None:
     assert sorted(times) == [-1.0, 1.0, 61.5, 62.5]
 
 
-def test_whoever_watches_a_process_hears_of_its_death_once(loop: SimLoop) -> None:
+def test_a_watcher_of_a_process_is_told_of_its_death_once(loop: SimLoop) -> None:
     dead: list[str] = []
     process = loop.process("one")
     process.on_kill.append(lambda process: dead.append(process.name))
@@ -348,7 +348,7 @@ def test_whoever_watches_a_process_hears_of_its_death_once(loop: SimLoop) -> Non
 # -- failures and the end ----------------------------------------------------------------------------------------------
 
 
-def test_errors_that_nobody_handles_are_collected() -> None:
+def test_unhandled_errors_are_collected() -> None:
     loop = SimLoop(1)
 
     def broken() -> None:
@@ -377,7 +377,7 @@ def test_errors_that_nobody_handles_are_collected() -> None:
     assert found[2].endswith("one#1: task worker: ValueError('task')")
 
 
-def test_a_failure_that_a_dead_process_could_not_look_at_is_not_one(loop: SimLoop) -> None:
+def test_an_error_that_a_dead_process_could_not_retrieve_is_not_a_failure(loop: SimLoop) -> None:
     async def fail() -> None:
         raise ValueError
 
@@ -390,7 +390,7 @@ def test_a_failure_that_a_dead_process_could_not_look_at_is_not_one(loop: SimLoo
     loop.run_until_complete(scenario())
 
 
-def test_a_run_ends_without_a_word_whatever_is_pending() -> None:
+def test_a_run_ends_silently_whatever_is_pending() -> None:
     loop = SimLoop(1)
     marks = []
 

@@ -1,4 +1,4 @@
-"""The simulated network: what it may do to a message it does, and nothing else."""
+"""The simulated network does everything to messages that it may do, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Message = tuple[str, str, object]  # from, to, what
 
 
 class World:
-    """A few processes that note what they receive."""
+    """A few processes that record what they receive."""
 
     def __init__(self, seed: int = 0, link: Link | None = None) -> None:
         self.loop = SimLoop(seed)
@@ -33,14 +33,14 @@ class World:
         self.ports[name] = port
 
     def pass_time(self, seconds: float = 1.0) -> list[Message]:
-        """What arrived meanwhile."""
+        """The messages that arrived since the last call."""
         self.loop.run_until_complete(asyncio.sleep(seconds))
         found = list(self.received)
         self.received.clear()
         return found
 
     def pairs(self) -> set[str]:
-        """Who reaches whom now."""
+        """Which pairs can reach each other now."""
         for sender in "abc":
             for receiver in "abc":
                 self.ports[sender].send(receiver, None)
@@ -90,7 +90,7 @@ def test_loss_and_duplication_happen_about_as_often_as_asked() -> None:
     world.end()
 
 
-def test_a_few_messages_come_very_late_and_meet_the_next_life() -> None:
+def test_a_few_messages_arrive_very_late_and_meet_the_next_life() -> None:
     world = World(link=Link(late=0.02, late_max=100))
     for number in range(500):
         world.ports["a"].send("b", number)
@@ -131,7 +131,7 @@ def test_an_isolated_process_reaches_only_itself(world: World) -> None:
     assert world.pairs() == EVERY_PAIR
 
 
-def test_groups_are_apart_but_for_their_bridge(world: World) -> None:
+def test_groups_are_separated_except_for_their_bridge(world: World) -> None:
     world.network.partition(["a", "bc"])
     assert world.pairs() == EVERY_PAIR - {"ab", "ba", "ac", "ca"}
     world.network.heal("c")
@@ -141,7 +141,7 @@ def test_groups_are_apart_but_for_their_bridge(world: World) -> None:
     assert world.pairs() == EVERY_PAIR - {"ac", "ca"}
 
 
-def test_a_cut_also_takes_what_is_under_way(world: World) -> None:
+def test_a_cut_also_loses_messages_in_transit(world: World) -> None:
     world.ports["a"].send("b", 1)
     world.network.cut("a", "b")
     assert world.pass_time() == []
@@ -157,7 +157,7 @@ def test_the_dead_neither_send_nor_receive(world: World) -> None:
     assert world.network.counters == {"sent": 2, "unheard": 2}
 
 
-def test_a_paused_process_receives_when_it_goes_on(world: World) -> None:
+def test_a_paused_process_receives_when_it_continues(world: World) -> None:
     world.ports["a"].send("b", 1)
     world.loop.pause(world.processes["b"])
     assert world.pass_time() == []

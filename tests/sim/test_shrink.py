@@ -1,4 +1,4 @@
-"""A failing seed is printed with the command that shows it again, and can be made small."""
+"""A failing seed is printed with the command that replays it, and can be shrunk."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def test_a_seed_that_keeps_its_promises_cannot_be_shrunk() -> None:
         shrink(plan_for(1, "power"))
 
 
-def test_a_failure_is_told_with_the_commands_to_see_it_again(
+def test_a_failure_is_printed_with_the_command_that_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Journal, "_must_sync", lambda self, group: False)
     assert main(["run", "--seeds", "12", "--profile", "power", "--jobs", "1"]) == 1
-    told = capsys.readouterr().out
-    command = next(line for line in told.splitlines() if "see it again" in line).split("pydanube.sim ")[1]
+    output = capsys.readouterr().out
+    command = next(line for line in output.splitlines() if "replay it" in line).split("pydanube.sim ")[1]
     assert main(command.split()) == 1
     again = capsys.readouterr().out
     assert "I1:" in again or "I2:" in again
 
 
-def test_the_demonstration_tells_a_story_in_which_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_the_demo_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
-    told = capsys.readouterr().out
-    assert told.count("FAULT") == 5
-    assert "No promise was broken" in told
+    output = capsys.readouterr().out
+    assert output.count("FAULT") == 5
+    assert "No promise was broken" in output
 
 
 def test_a_run_over_several_processes_says_that_every_promise_held(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +52,6 @@ def test_a_run_over_several_processes_says_that_every_promise_held(capsys: pytes
 
 def test_replaying_with_some_faults_only_prints_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "--seed", "4", "--profile", "power", "--faults", "none", "--messages", "3"]) == 0
-    told = capsys.readouterr().out
-    assert "took" in told
-    assert "fault" not in told.split("plan:")[0]
+    output = capsys.readouterr().out
+    assert "took" in output
+    assert "fault" not in output.split("plan:")[0]

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pydanube.base.errors import DanubeError, DiskFailed
+from pydanube.base.retry import Backoff
 from pydanube.broker.commit import sinks
 from pydanube.broker.commit.sinks import Sinks
 from pydanube.broker.topic.topic import Topic
@@ -42,8 +43,8 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert run_seed(2, "sinks").digest == run_seed(2, "sinks").digest
 
 
-def test_jobs_are_killed_while_they_commit_and_everything_they_do_comes_up() -> None:
-    """Else the seeds prove little."""
+def test_jobs_are_killed_while_they_commit_and_every_action_occurs() -> None:
+    """Otherwise the seeds would prove little."""
     lines = [line for seed in range(6) for line in run_plan(plan_for(seed, "sinks"), record=True).lines]
     seen = {
         what: sum(what in line for line in lines)
@@ -58,7 +59,7 @@ def test_jobs_are_killed_while_they_commit_and_everything_they_do_comes_up() -> 
 # -- guards turned off -------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_are_seen_before_all_are_there_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_visible_before_all_are_written_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ManagedLedger, "_hides", lambda self, offset: False)
     monkeypatch.setattr(ManagedLedger, "confirmed_end", property(lambda self: self.stream.confirmed + 1))
     found("I12")
@@ -82,11 +83,11 @@ def test_rows_that_are_counted_wrongly_after_a_crash_are_found(monkeypatch: pyte
         return max(0, there + wrong) if there else 0
 
     monkeypatch.setattr(sinks, "rows_from", miscounted)
-    found("I12", first=30 if wrong > 0 else 0)  # one row too many is rarer to be seen
+    found("I12", first=30 if wrong > 0 else 0)  # one row too many is noticed less often
 
 
-def test_rows_that_are_counted_while_some_are_on_their_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where those behind them cannot be read at the first attempt, they are counted soon after they were sent."""
+def test_rows_that_are_counted_while_some_are_in_transit_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the rows after them cannot be read at the first attempt, they are counted soon after they were sent."""
     honest, reads = sinks.staged_batches, 0
 
     async def failing(staged: Topic, refs: list[Ref], skipped: int) -> AsyncIterator[Batch]:
@@ -101,14 +102,14 @@ def test_rows_that_are_counted_while_some_are_on_their_way_are_found(monkeypatch
         pass
 
     monkeypatch.setattr(sinks, "staged_batches", failing)
-    monkeypatch.setattr(sinks, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(sinks, "RETRY", Backoff(0.001, 5.0))
     plans = [plan_for(seed, "sinks").only(faults=()) for seed in range(4)]
     assert [run_plan(plan).violations for plan in plans] == [()] * 4
     monkeypatch.setattr(sinks, "landed", hasty)
     assert any(run_plan(plan).violations for plan in plans)
 
 
-def test_a_decision_that_is_stored_behind_the_first_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_is_stored_after_the_first_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Sinks._store_decision
 
     async def later(self: Sinks, digest: str, record: SinkRecord) -> None:
@@ -120,7 +121,7 @@ def test_a_decision_that_is_stored_behind_the_first_rows_is_found(monkeypatch: p
     found("I12")
 
 
-def test_a_decision_that_is_taken_back_though_it_may_be_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_is_revoked_although_it_may_be_stored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def faint_hearted(self: Sinks, digest: str, record: SinkRecord) -> None:
         version = self._unstored.pop(digest, None)
         if version is not None:
@@ -144,7 +145,7 @@ def test_a_replay_that_is_taken_for_new_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_wiped_checkpoint_that_is_known_by_its_end_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More has come since, so that its first batch goes further than all that was written."""
+    """There is more input now, so its first batch extends beyond everything that was written."""
 
     def by_ends(new: str, old: str) -> bool:
         here, there = (json.loads(each)[0]["/default/in"]["0"] for each in (new, old))
@@ -154,13 +155,13 @@ def test_a_wiped_checkpoint_that_is_known_by_its_end_alone_is_found(monkeypatch:
     found("I12")
 
 
-def test_a_second_write_that_is_taken_for_the_repetition_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_write_that_is_taken_for_a_repetition_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SinkRecord, "repeated", lambda self, request: self)
     found("I12")
 
 
-def test_partitions_that_open_before_the_batch_is_known_to_be_there_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a crash what others have published meanwhile would count as rows of the job."""
+def test_partitions_that_open_before_the_batch_is_durable_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash, messages that others have published since would count as rows of the job."""
     honest = Sinks._append
 
     async def eager(self: Sinks, topic: Topic, part: Part, refs: list[Ref], staged: Topic) -> None:
@@ -171,7 +172,7 @@ def test_partitions_that_open_before_the_batch_is_known_to_be_there_are_found(mo
     found("I2", "I8")
 
 
-def test_decided_writes_that_nobody_goes_on_with_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decided_writes_that_are_not_continued_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sinks, "resume", lambda self: None)
     found("I8", first=10)
 

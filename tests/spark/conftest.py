@@ -16,8 +16,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 
 import pydanube.spark
+from pydanube.spark.broker_link import close_links
 from pydanube.spark.launch import find_java
-from pydanube.spark.link import close_links
 from spark.world import Readers
 
 

@@ -24,7 +24,7 @@ from pydanube.base.errors import (
     TopicNotFound,
     TopicReplaced,
 )
-from pydanube.spark.link import close_links
+from pydanube.spark.broker_link import close_links
 from pydanube.spark.source import DanubeSource
 from pydanube.testing.broker import broker_beside
 from spark.world import Query, Readers, all_rows, fill, numbers, rows, singly, values_of

@@ -8,16 +8,15 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
+from pydanube.base.limits import MIB
+from pydanube.spark.broker_link import BrokerLink
 from pydanube.spark.columns import Columns
 from pydanube.spark.fetch import HANDED_BYTES, JOINED_BYTES, Answer, Reading, handed, joined
 from pydanube.spark.launch import SETTINGS, SHUFFLES, WRITE_BATCH_BYTES, fit_shuffles
-from pydanube.spark.link import Link
 from pydanube.spark.options import Options
 from pydanube.spark.plan import TASK_BYTES_MIN, Range, tasks_wanted
 from pydanube.wire.batch import build
 from pydanube.wire.header import Codec
-
-MIB = 1024 * 1024
 
 
 def batch(rows: int, size: int) -> pa.RecordBatch:
@@ -43,7 +42,7 @@ def test_a_batch_of_an_answer_is_let_go_once_it_is_made_into_columns() -> None:
     answer: Future[Answer] = Future()
     answer.set_result(Answer(batches, 0, 0))
     wanted = Range("/default/t", 1, 0, "/default/t", 0, 5, expected=True)
-    rows = Reading(cast(Link, None), True, Columns(("offset", "value")))._range(wanted, answer)
+    rows = Reading(cast(BrokerLink, None), True, Columns(("offset", "value")))._range(wanted, answer)
     for number in range(5):
         _, found = next(rows)
         assert found.column("offset").to_pylist() == [number]

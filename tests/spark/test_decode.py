@@ -57,14 +57,14 @@ def everything(reader: BatchReader) -> pa.Table:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"value.format": "xml"}, "value.format must be raw, json, avro or protobuf, not 'xml'"),
+        ({"value.format": "xml"}, "value.format must be raw, json, avro or protobuf, got 'xml'"),
         ({"value.schema": "a INT"}, "value.schema needs value.format"),
         ({"value.format": "raw", "value.mode": "FAILFAST"}, "value.mode needs value.format"),
         ({"value.format": "json"}, "value.format json needs value.schema: DDL"),
         ({"value.format": "avro", "value.schema": " "}, "needs value.schema: the Avro schema"),
         ({"value.format": "protobuf", "value.schema": "AAAA"}, "value.message names the Protobuf message"),
         (JSON | {"value.message": "a"}, "value.message names the Protobuf message"),
-        (JSON | {"value.mode": "DROPMALFORMED"}, "value.mode must be PERMISSIVE or FAILFAST, not 'dropmalformed'"),
+        (JSON | {"value.mode": "DROPMALFORMED"}, "value.mode must be permissive or failfast, got 'dropmalformed'"),
         (JSON | {"value.schema": "id NUMBER"}, "expected one of the types"),
         ({"valueformat": "json"}, "did you mean value.format?"),
     ],

@@ -14,7 +14,7 @@ import pydanube.sync
 from pydanube.spark import sealed
 from pydanube.spark.columns import ALL
 from pydanube.spark.frames import Sealed, sealed_part
-from pydanube.spark.plan import Range, Stored
+from pydanube.spark.plan import Range, StoredSegment
 from spark.tiered import Broker, tiered_broker
 from spark.world import fill, numbers
 
@@ -107,8 +107,8 @@ def test_damage_is_noticed_by_sparks_own_reader(spark: SparkSession, tmp_path: P
         assert found.count() == 100  # by the broker, which has a copy
 
 
-def stored(first: int, last: int) -> Stored:
-    return Stored(f"{first}", first, last, 1, last - first + 1, 1000, "")
+def stored(first: int, last: int) -> StoredSegment:
+    return StoredSegment(f"{first}", first, last, 1, last - first + 1, 1000, "")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,9 @@ def stored(first: int, last: int) -> Stored:
         (0, 50, [stored(0, 49), stored(50, 79)], (50, 1)),
     ],
 )
-def test_a_gap_ends_what_is_sealed(begin: int, end: int, segments: list[Stored], found: tuple[int, int] | None) -> None:
+def test_a_gap_ends_what_is_sealed(
+    begin: int, end: int, segments: list[StoredSegment], found: tuple[int, int] | None
+) -> None:
     wanted = Range(TOPIC, 1, 0, TOPIC, begin, end, True, tuple(segments))
     expected = None if found is None else Sealed(TOPIC, 0, begin, found[0], tuple(segments[: found[1]]))
     assert sealed_part(wanted) == expected

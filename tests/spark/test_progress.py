@@ -19,7 +19,7 @@ from pydanube.base.errors import (
     SubscriptionNotFound,
 )
 from pydanube.spark import subscription as module
-from pydanube.spark.link import Link, close_links
+from pydanube.spark.broker_link import BrokerLink, close_links
 from pydanube.spark.offsets import from_json
 from pydanube.spark.options import IDLE_SECONDS
 from pydanube.spark.plan import TopicState
@@ -184,7 +184,7 @@ def test_new_partitions_are_held_from_their_first_message(client: Client, reader
 def test_what_was_said_while_the_broker_was_away_is_said_again(tmp_path: Path) -> None:
     with broker_beside(tmp_path) as broker, pydanube.sync.connect(broker.url) as client:
         fill(client, "/default/t", numbers(0, 9))
-        link = Link(broker.url, None)
+        link = BrokerLink(broker.url, None)
         link.open(0.0)
         progress = Progress(link.client, "q")
         states = {"/default/t": TopicState("/default/t", 1, 0, (0,), (10,), 100)}
@@ -200,7 +200,7 @@ def test_what_was_said_while_the_broker_was_away_is_said_again(tmp_path: Path) -
 def test_a_query_whose_connection_broke_unnoticed_takes_over_what_it_held(client: Client, topic: str, url: str) -> None:
     """As after a NAT that forgot the connection: the broker still has the consumer, and would for a minute."""
     fill(client, topic, numbers(0, 9))
-    link = Link(url, None)
+    link = BrokerLink(url, None)
     link.open(0.0)
     progress = Progress(link.client, "q")
     id = int(client.admin.describe_topic(topic)["id"])

@@ -15,8 +15,8 @@ import pytest
 import pydanube.sync
 from pydanube.base.errors import DataLost, OptionInvalid
 from pydanube.spark import direct, sealed
+from pydanube.spark.broker_link import close_links
 from pydanube.spark.columns import ALL
-from pydanube.spark.link import close_links
 from pydanube.spark.options import OFF, Options
 from pydanube.spark.source import BatchReader
 from servers.fixtures import ObjectServer
@@ -166,7 +166,7 @@ def test_a_lost_segment_is_read_by_the_broker_and_said_once(
         assert sound.exists()
     assert asked.places == [(topic, 0), (topic, 100)] * 2
     told = [each.getMessage() for each in caplog.records if "through the broker" in each.getMessage()]
-    assert [text.split(": ")[1] for text in told] == ["ObjectMissing", "Unsound"]
+    assert [text.split(": ")[1] for text in told] == ["ObjectMissing", "InvalidSegment"]
 
 
 def test_a_topic_that_is_truncated_meanwhile_is_a_loss(broker: Broker, here: Readers, topic: str) -> None:

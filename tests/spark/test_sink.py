@@ -24,7 +24,7 @@ from pydanube.base.errors import (
 from pydanube.base.keys import fnv1a64
 from pydanube.client.connection import Connection
 from pydanube.spark import staging
-from pydanube.spark.link import close_links
+from pydanube.spark.broker_link import close_links
 from pydanube.spark.sink import BatchWriter
 from pydanube.spark.sink_options import SinkOptions
 from pydanube.spark.source import DanubeSource

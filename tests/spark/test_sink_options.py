@@ -42,7 +42,7 @@ def test_what_spark_hands_on_by_itself_is_no_error() -> None:
         ({"topic": "a", "txnVersion": "1"}, "together"),
         ({"topic": "a", "txnAppId": "app", "txnVersion": "-1"}, "whole number"),
         ({"topic": "a", "txnAppId": "app", "txnVersion": "1.5"}, "whole number"),
-        ({"topic": "a", "txnAppId": "", "txnVersion": "1"}, "empty"),
+        ({"topic": "a", "txnAppId": "", "txnVersion": "1"}, "txnAppId must be a string of 1 to"),
         ({"topic": "a", "writeName": "n" * 2_000}, "at most"),
     ],
 )

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import pydanube.sync
 from pydanube.base.errors import DataLost, OptionInvalid, TopicNotFound, TopicReplaced
-from pydanube.spark.link import close_links
+from pydanube.spark.broker_link import close_links
 from pydanube.testing.broker import broker_beside
 from spark.world import Query, Readers, fill, numbers, rows, singly, values_of
 

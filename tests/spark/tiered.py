@@ -16,7 +16,7 @@ from pydanube.adapters.objects_url import parse_objects_url
 from pydanube.api.server import StandaloneSettings
 from pydanube.broker.standalone import ObjectsSettings
 from pydanube.spark import fetch
-from pydanube.spark.link import close_links
+from pydanube.spark.broker_link import close_links
 from pydanube.spark.plan import Job
 from pydanube.spark.source import BatchReader
 from pydanube.stream.tiering import TierSettings

@@ -22,7 +22,8 @@ from pydanube.sim.world.catalog import SimCatalog
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.memory import MemoryNode
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.stream.record import Copies
 from pydanube.wire.batch import Batch, build
 

@@ -21,7 +21,8 @@ from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.storage.cut import Cut, take_cut
 from pydanube.storage.local import LocalStorage, open_local
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.wire.batch import build
 
 STREAMS = ("first", "second", "third")
@@ -48,7 +49,7 @@ class World:
         self.stopping = False
 
     def disk(self, name: str, image: Image | None = None) -> SimDisk:
-        disk = SimDisk(self.loop, Random(name), name, there=image is not None)
+        disk = SimDisk(self.loop, Random(name), name, exists=image is not None)
         disk.load(image or {})
         return disk
 

@@ -25,7 +25,8 @@ from pydanube.sim.machine.loop import SimLoop
 from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.storage.local import LocalStorage, open_local, registration
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.wire.batch import build
 
 Image = dict[str, tuple[int, bytes]]
@@ -42,7 +43,7 @@ class World:
         self.file_bytes = 256 * KIB
 
     def disk(self, name: str, *, there: bool = False) -> SimDisk:
-        return SimDisk(self.loop, Random(name), name, there=there)
+        return SimDisk(self.loop, Random(name), name, exists=there)
 
     def copy_of(self, image: Image) -> SimDisk:
         disk = self.disk("copy", there=True)
@@ -99,12 +100,12 @@ def world() -> Iterator[World]:
 def refused(world: World, error: type[DanubeError], *words: str) -> None:
     """It says what is missing, and neither of the directories is made or changed by it."""
     before = [disk.image() for disk in (world.metadata, world.node)]
-    there = [disk._there for disk in (world.metadata, world.node)]
+    exists = [disk._exists for disk in (world.metadata, world.node)]
     with pytest.raises(error) as raised:
         world.run()
     assert all(word in str(raised.value) for word in words), str(raised.value)
     assert [disk.image() for disk in (world.metadata, world.node)] == before
-    assert [disk._there for disk in (world.metadata, world.node)] == there
+    assert [disk._exists for disk in (world.metadata, world.node)] == exists
 
 
 @pytest.mark.parametrize("there", [False, True])

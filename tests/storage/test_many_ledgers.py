@@ -27,7 +27,9 @@ from pydanube.storage.metadata.store import MemoryMetadata
 from pydanube.storage.node.memory import MemoryNode
 from pydanube.storage.stream.catalog import PAGES, STREAMS, MetadataCatalog
 from pydanube.storage.stream.removal import remove_stream
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.state import Beginning
+from pydanube.storage.stream.stream import Stream
 from pydanube.stream.record import Copies, LedgerRecord, Ledgers, Phase, StreamRecord
 from pydanube.wire.batch import build
 
@@ -122,7 +124,7 @@ def test_a_stream_of_very_many_ledgers_is_taken_read_appended_to_and_trimmed() -
                 assert found.payloads() == [b"%d" % offset]
         for count in range(LEDGERS_LISTED_MAX + 5):
             assert await append(stream) == MANY * ENTRIES + count
-            await until(lambda: stream._finishing is None)
+            await until(lambda: not isinstance(stream._state, Beginning))
         await stream.close()
         stream = await scene.take()
         assert len(stream.record.ledgers) == MANY + LEDGERS_LISTED_MAX + 5 + 1
@@ -222,7 +224,7 @@ def test_what_a_roll_writes_does_not_grow_with_the_number_of_ledgers() -> None:
         scene.store._log = counting  # type: ignore[method-assign]
         for _ in range(2 * LEDGERS_LISTED_MAX):
             await append(stream)
-            await until(lambda: stream._finishing is None)
+            await until(lambda: not isinstance(stream._state, Beginning))
         await stream.close()
         return found
 
@@ -278,7 +280,7 @@ def test_where_the_metadata_is_full_a_stream_is_taken_trimmed_and_removed(monkey
         while stream.open:  # the reserve is for streams that exist, and it ends, too
             await append(stream)
             rolls += 1
-            await until(lambda: stream._finishing is None)
+            await until(lambda: not isinstance(stream._state, Beginning))
         assert 2 <= rolls <= 10
         with pytest.raises(MetadataFull):
             await append(stream)

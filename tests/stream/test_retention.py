@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydanube.base.errors import ArgumentInvalid
-from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, CLOCK_JUMP_SECONDS
+from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, CLOCK_JUMP_SECONDS, SECOND
 from pydanube.stream.retention import BatchTimes, ClockGuard, LedgerInfo, RetentionPolicy, expired, trim_before
 
-SECOND = 1_000_000
 FOREVER = RetentionPolicy()
 
 # Three ledgers of 100 messages and 1,000 bytes, the last appends at 10, 20 and 30 seconds.

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from pydanube.base.durability import Durability
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
-from pydanube.base.limits import MIB, SEGMENT_BATCHES_BYTES_MAX
+from pydanube.base.limits import MIB, SECOND, SEGMENT_BATCHES_BYTES_MAX
 from pydanube.stream.record import Copies, LedgerRecord, Ledgers, Phase, StreamRecord
-from pydanube.stream.tiering import SECOND, TierSettings, next_segment
+from pydanube.stream.tiering import TierSettings, next_segment
 
 NODES = (NodeIdentity("00" * 16),)
 

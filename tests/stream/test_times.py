@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydanube.base.limits import CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS, TIME_CORRECTIONS_MAX
-from pydanube.stream.times import JUMP, SECOND, ClockBelief, Correction, corrected, latest_time, time_for_deletion
+from pydanube.base.limits import CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS, SECOND, TIME_CORRECTIONS_MAX
+from pydanube.stream.times import JUMP, ClockBelief, Correction, corrected, latest_time, time_for_deletion
 
 START = 1_800_000_000 * SECOND
 steps = st.tuples(st.integers(0, 30 * SECOND), st.sampled_from([0, 0, 0, -7200, 7200, 86_400 * 365, -86_400 * 365]))

@@ -94,7 +94,7 @@ async def seal(topic: Topic) -> None:
 async def work(broker: Broker, topic: Topic) -> None:
     """One round of tiering of this topic, to its end."""
     tiering = tiering_of(broker)
-    await tiering._press([topic])
+    await tiering._free_space([topic])
     task = tiering.begin(topic)
     if task is not None:
         await task

@@ -15,13 +15,15 @@ from pydanube.base.errors import DanubeError, ObjectsFailed, SegmentDamaged, Tie
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import BATCH_BYTES_MAX, MIB
 from pydanube.stream.segments import Segment, SegmentPlan
+from pydanube.tier.cache import SizedCache
+from pydanube.tier.call_limit import CallLimit
 from pydanube.tier.frames import (
     BatchReader,
     Frame,
-    Kind,
-    Link,
-    LinkBroken,
+    FrameKind,
+    FrameStream,
     Packing,
+    StreamBroken,
     batch_pieces,
     from_error,
     from_plan,
@@ -30,9 +32,7 @@ from pydanube.tier.frames import (
     to_plan,
     to_segment,
 )
-from pydanube.tier.kept import Kept
 from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX
-from pydanube.tier.turns import Turns
 from pydanube.tier.worker import Server
 from pydanube.wire.batch import Batch, build
 from tier.rows_world import simple, streams
@@ -66,14 +66,14 @@ def test_pieces_are_small_enough_for_one_turn() -> None:
 
 @pytest.mark.parametrize("length", [0, 95, BATCH_BYTES_MAX + 1, 0xFFFF_FFFF])
 def test_a_batch_of_an_impossible_length_is_refused_at_once(length: int) -> None:
-    with pytest.raises(LinkBroken):
+    with pytest.raises(StreamBroken):
         BatchReader().feed(length.to_bytes(4, "little"))
 
 
 def run_links(work: Any) -> None:
     async def whole() -> None:
         ends = socket.socketpair()
-        links = [Link(*await asyncio.open_connection(sock=end)) for end in ends]
+        links = [FrameStream(*await asyncio.open_connection(sock=end)) for end in ends]
         try:
             coroutine: Coroutine[Any, Any, None] = work(*links)
             await coroutine
@@ -85,33 +85,33 @@ def run_links(work: Any) -> None:
 
 
 def test_a_frame_arrives_as_it_was_sent() -> None:
-    async def work(one: Link, other: Link) -> None:
-        one.send(Kind.DATA, 1 << 40, b"ab", b"", b"c")
-        one.send(Kind.END, 7)
-        assert await other.receive() == (Kind.DATA, 1 << 40, b"abc")
-        assert await other.receive() == (Kind.END, 7, b"")
+    async def work(one: FrameStream, other: FrameStream) -> None:
+        one.send(FrameKind.DATA, 1 << 40, b"ab", b"", b"c")
+        one.send(FrameKind.END, 7)
+        assert await other.receive() == (FrameKind.DATA, 1 << 40, b"abc")
+        assert await other.receive() == (FrameKind.END, 7, b"")
         one.close()
-        with pytest.raises(LinkBroken):
+        with pytest.raises(StreamBroken):
             await other.receive()
 
     run_links(work)
 
 
 def test_a_frame_that_is_too_long_is_neither_sent_nor_read() -> None:
-    async def work(one: Link, other: Link) -> None:
-        with pytest.raises(LinkBroken):
-            one.send(Kind.DATA, 1, bytes(FRAME_BYTES_MAX + 1))
+    async def work(one: FrameStream, other: FrameStream) -> None:
+        with pytest.raises(StreamBroken):
+            one.send(FrameKind.DATA, 1, bytes(FRAME_BYTES_MAX + 1))
         one._writer.write((FRAME_BYTES_MAX + 1).to_bytes(4, "little") + b"\4" + bytes(8))
-        with pytest.raises(LinkBroken):
+        with pytest.raises(StreamBroken):
             await other.receive()
 
     run_links(work)
 
 
 def test_a_frame_of_no_kind_is_the_end() -> None:
-    async def work(one: Link, other: Link) -> None:
+    async def work(one: FrameStream, other: FrameStream) -> None:
         one._writer.write(bytes(4) + b"\x63" + bytes(8))
-        with pytest.raises(LinkBroken):
+        with pytest.raises(StreamBroken):
             await other.receive()
 
     run_links(work)
@@ -130,7 +130,7 @@ def test_values_cross_as_they_are() -> None:
 
 
 def test_what_is_kept_has_a_bound() -> None:
-    kept: Kept[str, int] = Kept(10)
+    kept: SizedCache[str, int] = SizedCache(10)
     kept.put("a", 1, 4)
     kept.put("b", 2, 4)
     assert kept.get("a") == 1  # used: now `b` is the one to go
@@ -146,7 +146,7 @@ def test_what_is_kept_has_a_bound() -> None:
 
 def test_turns_are_bounded_and_given_back() -> None:
     async def work() -> None:
-        turns = Turns(1, 1)
+        turns = CallLimit(1, 1)
         go_on = asyncio.Event()
 
         async def take() -> None:
@@ -169,11 +169,11 @@ def test_turns_are_bounded_and_given_back() -> None:
 
 
 def test_a_call_that_is_cancelled_before_it_began_leaves_nothing() -> None:
-    async def work(link: Link, _: Link) -> None:
+    async def work(link: FrameStream, _: FrameStream) -> None:
         server = Server(link)
-        server._take(Frame(Kind.CALL, 1, b'{"operation": "create", "key": "k"}'))
-        server._take(Frame(Kind.DATA, 1, bytes(1000)))
-        server._take(Frame(Kind.CANCEL, 1, b""))
+        server._take(Frame(FrameKind.CALL, 1, b'{"operation": "create", "key": "k"}'))
+        server._take(Frame(FrameKind.DATA, 1, bytes(1000)))
+        server._take(Frame(FrameKind.CANCEL, 1, b""))
         await asyncio.wait(server._tasks.values())
         assert (server._tasks, server._incoming) == ({}, {})
 

@@ -28,8 +28,8 @@ from pydanube.base.limits import MIB
 from pydanube.stream.segments import Segment, segment_key
 from pydanube.tier import process as process_module
 from pydanube.tier.limits import FRAME_BYTES_MAX, WINDOW_BYTES
-from pydanube.tier.link import Worker
 from pydanube.tier.process import SegmentProcess, SegmentProcesses
+from pydanube.tier.worker_process import WorkerProcess
 from pydanube.wire.batch import Batch, build
 from tier.rows_world import STREAM, full, messages, plan_of, simple
 from waiting import until
@@ -503,12 +503,12 @@ def no_descriptor(*_: object) -> tuple[socket.socket, socket.socket]:
 def test_whatever_ends_the_keeper_of_a_process_the_next_call_starts_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(hello: object) -> Worker:
+    async def broken(hello: object) -> WorkerProcess:
         raise RuntimeError("planted")
 
     async def work(segments: SegmentProcess) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(Worker, "start", broken)
+            patched.setattr(WorkerProcess, "start", broken)
             with pytest.raises(ObjectsFailed):
                 await asyncio.wait_for(segments.list(""), SECONDS_MAX)
         assert await asyncio.wait_for(segments.list(""), SECONDS_MAX) == []

@@ -12,7 +12,7 @@ from pydanube.stream.segments import SegmentPlan
 from pydanube.tier import projection
 from pydanube.tier.projection import read_columns, stretches
 from pydanube.tier.rows import rows_of
-from pydanube.tier.segment_file import Footer, SegmentWriter, Unsound, read_footer, read_group
+from pydanube.tier.segment_file import Footer, InvalidSegment, SegmentWriter, read_footer, read_group
 from pydanube.wire.batch import build
 
 COLUMNS = ["offset", "append_time", "event_time", "key", "payload", "attributes", "producer", "schema_version"]
@@ -74,7 +74,7 @@ def test_no_single_bit_makes_other_rows(names: list[str]) -> None:
             damaged[bit // 8] ^= 1 << bit % 8
             try:
                 assert read(footer, bytes(damaged), names).equals(expected)  # in what a reader does not look at
-            except Unsound:
+            except InvalidSegment:
                 noticed += 1
     assert noticed > length
 
@@ -84,7 +84,7 @@ def test_a_row_group_that_is_read_as_a_whole_is_checked_as_a_whole() -> None:
     footer = read_footer(bytes(data), len(data))
     last = footer.groups[0].start + footer.groups[0].length - 1
     data[last] ^= 1  # in a column that nobody asked for
-    with pytest.raises(Unsound, match="does not match its checksum"):
+    with pytest.raises(InvalidSegment, match="does not match its checksum"):
         read(footer, bytes(data), ["offset", "payload"])
     assert len(read(footer, bytes(data), ["offset"])) == 300
 
@@ -93,5 +93,5 @@ def test_what_says_to_be_too_large_is_not_decoded(monkeypatch: pytest.MonkeyPatc
     data = segment()
     footer = read_footer(data, len(data))
     monkeypatch.setattr(projection, "DECODED_BYTES_MAX", 100)
-    with pytest.raises(Unsound, match="bytes"):
+    with pytest.raises(InvalidSegment, match="bytes"):
         stretches(footer, 0, ["offset"])

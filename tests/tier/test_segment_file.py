@@ -18,9 +18,9 @@ from pydanube.tier.cutting import CutRows
 from pydanube.tier.rows import rows_of
 from pydanube.tier.segment_file import (
     Footer,
+    InvalidSegment,
     SegmentScan,
     SegmentWriter,
-    Unsound,
     footer_bytes,
     made,
     read_footer,
@@ -167,7 +167,7 @@ def outcome(data: bytes, size: int) -> list[Batch] | None:
         for index, group in enumerate(footer.groups):
             rows = read_group(footer, index, data[group.start : group.start + group.length])
             found += batches_of(CutRows(rows))
-    except Unsound:
+    except InvalidSegment:
         return None
     return found
 
@@ -179,7 +179,7 @@ def test_every_flipped_bit_is_noticed() -> None:
         for bit in range(8) if at % 13 == 0 else (at % 8,):
             flipped = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
             assert outcome(flipped, len(data)) is None or at < 4  # a reader has no use for the magic at the start
-            with pytest.raises(Unsound):
+            with pytest.raises(InvalidSegment):
                 check_whole(flipped)
 
 
@@ -187,23 +187,23 @@ def test_every_truncation_is_noticed() -> None:
     data = segment_bytes(full(3))
     for length in range(len(data)):
         assert outcome(data[:length], len(data)) is None
-        with pytest.raises(Unsound):
+        with pytest.raises(InvalidSegment):
             check_whole(data[:length])
-    with pytest.raises(Unsound):
+    with pytest.raises(InvalidSegment):
         check_whole(data + b"\0")
 
 
 def test_a_footer_that_claims_too_much_is_refused_before_it_is_read() -> None:
     data = segment_bytes(full())
     lying = data[:-8] + (1 << 31).to_bytes(4, "little") + b"PAR1"
-    with pytest.raises(Unsound):
+    with pytest.raises(InvalidSegment):
         footer_bytes(lying[-64:], 1 << 40)
 
 
 def test_plain_parquet_is_no_segment() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"offset": [1, 2]}), sink)
-    with pytest.raises(Unsound):
+    with pytest.raises(InvalidSegment):
         check_whole(sink.getvalue().to_pybytes())
 
 

@@ -1,4 +1,4 @@
-"""Batches to test with, and the means to forge bad ones: bytes changed at will under checksums that are right again."""
+"""Batches for tests, and helpers that forge bad ones: changed bytes with correct checksums."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ assert SAMPLES["zstd"].codec == Codec.ZSTD
 
 
 def resealed(data: bytes) -> bytes:
-    """The same bytes with both checksums made right, as a liar would."""
+    """The same bytes with both checksums corrected, as an attacker would."""
     crc = crc32c(data[36:]).to_bytes(4, "little")
     check = crc32c(data[:24] + crc).to_bytes(4, "little")
     return data[:24] + check + data[28:32] + crc + data[36:]
 
 
 def patched(data: bytes, at: int, new: bytes) -> bytes:
-    """With some bytes replaced and the checksums right."""
+    """The bytes with some of them replaced, and correct checksums."""
     return resealed(data[:at] + new + data[at + len(new) :])
 
 
 def forged(plain: bytes = b"", packed: bytes = b"", **fields: int) -> bytes:
-    """A batch of any sections and header fields, right or not."""
+    """A batch of any sections and header fields, valid or not."""
     sizes = {"plain_bytes": len(plain), "packed_bytes": len(packed), "raw_bytes": len(packed), "count": 1}
     header = Header(**{**sizes, **fields})
     content = header.to_bytes() + plain + packed + bytes(-len(packed) % 8)
@@ -64,7 +64,7 @@ def forged(plain: bytes = b"", packed: bytes = b"", **fields: int) -> bytes:
 
 
 def fields_of(batch: Batch) -> dict[str, list[Any]]:
-    """Every column as a list, under the names that `build` has for them."""
+    """Every column as a list, by the parameter names of `build`."""
     return {
         "payloads": batch.payloads(),
         "keys": batch.keys(),
@@ -110,7 +110,7 @@ def drafts(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def expected_fields(draft: dict[str, Any]) -> dict[str, list[Any]]:
-    """What `fields_of` should say of the batch that `build` makes of this."""
+    """What `fields_of` returns for the batch that `build` makes of the draft."""
     count = len(draft["payloads"])
     fields: dict[str, list[Any]] = {}
     for name in ("payloads", "keys", "event_times", "delivery_times", "attributes", "schema_ids", "schema_versions"):

@@ -1,4 +1,4 @@
-"""Commands of every kind to test the native protocol with, and the means to forge frames and to read them."""
+"""Commands of every kind for tests of the native protocol, and helpers that forge and read frames."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pydanube.wire.commands import (
     Taken,
     Welcome,
 )
-from pydanube.wire.frames import Buffer, Frame, FrameReader, Kind, Side
+from pydanube.wire.frames import Buffer, Frame, FrameKind, FrameReader, Side
 
 BATCH = build([b"hi", b"ho"], publish_time=1_700_000_000_000_000, producer_id=5)
 STAMPED = BATCH.stamped(1000, 3, 1_700_000_000_250_000)
@@ -84,20 +84,20 @@ def joined(parts: list[Buffer]) -> bytes:
 
 
 def frame_of(command: Command) -> Frame:
-    """As a reader gives it."""
+    """The frame of a command, as a reader returns it."""
     data = joined(command.encode())
     return Frame(data[4], int.from_bytes(data[8:12], "little"), int.from_bytes(data[12:20], "little"), data[20:])
 
 
 def framed(kind: int, body: bytes = b"", *, channel: int = 0, request: int = 0, length: int | None = None) -> bytes:
-    """A frame of anything; `length` may lie."""
+    """A frame with any content; `length` may be wrong."""
     said = len(body) if length is None else length
     header = said.to_bytes(4, "little") + bytes([kind, 0, 0, 0])
     return header + channel.to_bytes(4, "little") + request.to_bytes(8, "little") + body
 
 
 def open_reader(side: Side) -> FrameReader:
-    """A reader behind the greeting."""
+    """A reader after the handshake."""
     reader = FrameReader(side)
     if side is Side.BROKER:
         reader.feed(b"DANUBE1\n" + joined(GREETING["hello"].encode()))
@@ -112,11 +112,11 @@ class Traffic(NamedTuple):
 
     side: Side
     commands: dict[str, Command]
-    other_kinds: tuple[Kind, ...]  # that the sender never sends, or not any more
+    other_kinds: tuple[FrameKind, ...]  # that the sender never sends, or no longer
 
 
 TRAFFIC = {
-    side: Traffic(side, commands, tuple(kind for kind in Kind if kind not in {frame_of(c).kind for c in known}))
+    side: Traffic(side, commands, tuple(kind for kind in FrameKind if kind not in {frame_of(c).kind for c in known}))
     for side, commands, known in (
         (Side.BROKER, BY_CLIENT, [*BY_CLIENT.values(), Pong()]),
         (Side.CLIENT, BY_BROKER, list(BY_BROKER.values())),

@@ -1,4 +1,4 @@
-"""A batch as Arrow: the same values, in the batch's own memory, and nothing that Arrow could stumble over."""
+"""A batch as Arrow: the same values, in the memory of the batch, and always valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMES = ("publish_time", "append_time", "event_time", "delivery_time")
 
 
 def rows_of(record_batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """The rows of a whole table as tuples in the order of `Message`, times as numbers, maps as dicts."""
+    """The rows of a table as tuples in the order of `Message`, with times as numbers and maps as dicts."""
     columns = []
     for name in Message._fields:
         column = record_batch.column(name)
@@ -31,7 +31,7 @@ def rows_of(record_batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
 
 
 @given(drafts())
-def test_the_whole_table_has_the_messages_as_they_are(draft: dict[str, Any]) -> None:
+def test_the_derived_table_has_all_messages(draft: dict[str, Any]) -> None:
     batch = Batch.parse(build(**draft).stamped(77, 2, NOW).to_bytes())
     whole = to_record_batch(batch, derived=True)
     whole.validate(full=True)
@@ -52,7 +52,7 @@ def test_stored_columns_are_the_lists_of_the_batch(draft: dict[str, Any]) -> Non
         assert batch.keys() == [None] * batch.count
 
 
-def test_names_and_types_are_those_of_the_one_table() -> None:
+def test_names_and_types_match_the_schema_of_messages() -> None:
     time = pa.timestamp("us", tz="UTC")
     whole = to_record_batch(SAMPLES["one tombstone"], derived=True)
     assert whole.schema == record_schema()
@@ -73,14 +73,14 @@ def test_names_and_types_are_those_of_the_one_table() -> None:
     }
 
 
-def test_only_columns_with_a_value_a_message_are_stored_ones() -> None:
+def test_only_columns_with_a_value_per_message_are_stored() -> None:
     assert to_record_batch(SAMPLES["constants"]).schema.names == ["payload"]
     assert to_record_batch(SAMPLES["one tombstone"]).to_pydict() == {"payload": [None]}
     names = ["key", "publish_time", "event_time", "delivery_time", "schema_id", "schema_version"]
     assert to_record_batch(SAMPLES["all columns"]).schema.names == [*names, "payload", "attributes"]
 
 
-def test_times_are_moments() -> None:
+def test_times_are_timestamps_in_utc() -> None:
     first = to_record_batch(SAMPLES["all columns, stamped"], derived=True).to_pylist()[0]
     assert first["publish_time"] == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=NOW)
 

@@ -1,4 +1,4 @@
-"""What goes into a batch comes out of it, and the stamp in front changes nothing behind it."""
+"""A batch returns what it was built from, and stamping does not change its content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge
 from pydanube.base.limits import BATCH_ATTRIBUTES_MAX, BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, OFFSET_MAX
 from pydanube.wire.batch import PREFIX_BYTES, Batch, Codec, Message, build, length_of
-from pydanube.wire.columns import Column, Kind, kind_of
+from pydanube.wire.columns import Column, ColumnKind, kind_of
 from wire.batches import ALL_COLUMNS, NOW, SAMPLES, drafts, expected_fields, fields_of, patched
 
 
@@ -87,7 +87,7 @@ def test_columns_that_are_null_throughout_cost_nothing(codec: Codec) -> None:
 def test_a_value_that_all_messages_share_is_stored_once() -> None:
     batch = build([b"a"] * 100, publish_time=NOW, schema_ids=5, schema_versions=[2] * 100, event_times=[NOW] * 100)
     for column in (Column.SCHEMA_ID, Column.SCHEMA_VERSION, Column.EVENT_TIME):
-        assert kind_of(batch.columns, column) == Kind.CONSTANT
+        assert kind_of(batch.columns, column) == ColumnKind.CONSTANT
     assert batch.plain_bytes == 24
     assert batch.schema_ids() == [5] * 100
 
@@ -102,7 +102,7 @@ def test_the_broker_reads_keys_and_times_without_unpacking_payloads() -> None:
         spoilt.payloads()
 
 
-def test_what_does_not_shrink_is_stored_as_it_is() -> None:
+def test_a_section_that_does_not_shrink_is_stored_uncompressed() -> None:
     noise = [bytes(range(256))]
     assert build(noise, publish_time=NOW, codec=Codec.ZSTD) == build(noise, publish_time=NOW)
     assert build(noise, publish_time=NOW, codec=Codec.LZ4) == build(noise, publish_time=NOW)
@@ -127,7 +127,7 @@ def test_stamping_leaves_the_content_untouched() -> None:
     assert fields_of(stamped) == fields_of(batch)
 
 
-def test_a_stamp_holds_for_one_content_only() -> None:
+def test_a_stamp_is_valid_for_one_content_only() -> None:
     one = build([b"one"], publish_time=NOW).stamped(10, 1, NOW)
     two = build([b"two"], publish_time=NOW).stamped(11, 1, NOW)
     for stamp, content in ((one.stamp, two.content), (two.stamp, one.content)):
@@ -162,7 +162,7 @@ def test_a_stamp_out_of_range_is_refused(base_offset: int, epoch: int, append_ti
         SAMPLES["all columns"].stamped(base_offset, epoch, append_time)
 
 
-def test_the_last_offset_of_all_can_be_used() -> None:
+def test_the_largest_offset_can_be_used() -> None:
     assert SAMPLES["all columns"].stamped(OFFSET_MAX - 3, 1, 0).last_offset == OFFSET_MAX
 
 
@@ -215,7 +215,7 @@ def test_columns_of_unequal_length_are_refused(column: str, change: Any) -> None
         {"first_sequence": OFFSET_MAX + 1},
     ],
 )
-def test_values_that_no_column_holds_are_refused(wrong: dict[str, Any]) -> None:
+def test_values_that_do_not_fit_a_column_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BatchInvalid):
         build(**{"payloads": [b"x"], "publish_time": NOW, **wrong})
 

@@ -1,4 +1,4 @@
-"""S2: compressed sections that would unpack to more than they say, or more than they may."""
+"""S2: compressed sections that would unpack to more than they claim, or more than is allowed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from pydanube.base.errors import BatchInvalid, BatchTooLarge
 from pydanube.base.limits import BATCH_RAW_BYTES_MAX, LZ4_FRONT_BYTES_MAX, MIB
 from pydanube.wire.batch import Batch, Codec, build
-from pydanube.wire.columns import Column, Kind
+from pydanube.wire.columns import Column, ColumnKind
 from pydanube.wire.header import HEADER_BYTES
 from pydanube.wire.packing import unpack_front
 from wire.batches import NOW, forged
 
-PAYLOAD_ONLY = Kind.PLAIN << 2 * Column.PAYLOAD
+PAYLOAD_ONLY = ColumnKind.PLAIN << 2 * Column.PAYLOAD
 
 
 def section(size: int) -> bytes:
-    """The packed section of one message of zeros, `size` bytes in all."""
+    """The packed section of one message of zeros, with `size` bytes in total."""
     return pack("<2i", 0, size - 8) + bytes(size - 8)
 
 
@@ -68,7 +68,7 @@ def test_lz4_that_promises_more_than_lz4_can_is_refused_before_anything_is_alloc
 
 
 def refused(packed: bytes, codec: Codec, raw_bytes: int, *, peak_max: int = MIB // 4) -> None:
-    """Parsed, since the header is fine, and refused when unpacked, having allocated no more than `peak_max`."""
+    """Parses the batch, whose header is valid, and expects an error when it is unpacked, within `peak_max` bytes."""
     batch = Batch.parse(forged(packed=packed, codec=codec, raw_bytes=raw_bytes, columns=PAYLOAD_ONLY))
     tracemalloc.start()
     with pytest.raises(BatchInvalid):
@@ -104,7 +104,7 @@ def test_zstd_with_a_window_above_the_limit_is_refused() -> None:
     stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=4096)
     frame = stream.compress(section(4096)) + stream.flush()
     single_segment = frame[4] & 0x20
-    if single_segment:  # then the window is the content's size: say a window of 128 MiB instead
+    if single_segment:  # the window is the size of the content: claim a window of 128 MiB instead
         width = (1, 2, 4, 8)[frame[4] >> 6]
         frame = frame[:4] + bytes([frame[4] & ~0x20, 17 << 3]) + frame[5 : 5 + width] + frame[5 + width :]
     assert zstandard.get_frame_parameters(frame).window_size == 1 << 27
@@ -120,7 +120,7 @@ def test_zstd_that_needs_a_dictionary_is_refused() -> None:
     refused(with_id, Codec.ZSTD, 4096)
     batch = Batch.parse(forged(packed=frame, codec=Codec.ZSTD, raw_bytes=4096, columns=PAYLOAD_ONLY))
     try:
-        batch.check()  # without an id it is refused if it refers to the dictionary, and right if it does not
+        batch.check()  # without an id it is refused if it uses the dictionary, and correct if it does not
     except BatchInvalid:
         return
     assert batch.payloads() == [bytes(4088)]
@@ -187,7 +187,7 @@ def test_the_front_of_an_lz4_block_is_what_it_unpacks_to(payloads: list[bytes | 
 
 
 @given(st.binary(max_size=200))
-def test_the_front_of_what_is_not_lz4_is_refused_or_short_work(packed: bytes) -> None:
+def test_the_front_of_noise_is_refused_or_short(packed: bytes) -> None:
     try:
         front = unpack_front(packed, Codec.LZ4, 16 * MIB, LZ4_FRONT_BYTES_MAX)
     except BatchInvalid:

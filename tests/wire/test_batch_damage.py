@@ -1,4 +1,4 @@
-"""D4 and D5 of the fault table: no flipped bit, no missing and no extra byte of a batch goes unnoticed."""
+"""D4 and D5 of the fault table: every flipped bit, missing byte and extra byte of a batch is detected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_missing_start_is_damage(name: str) -> None:
 
 
 @each_sample
-def test_another_length_is_a_lie_even_when_the_checksums_agree(name: str) -> None:
+def test_another_length_is_refused_even_if_the_checksums_agree(name: str) -> None:
     good = SAMPLES[name].to_bytes()
     for length in range(PREFIX_BYTES, len(good)):
         with pytest.raises(BatchInvalid):
@@ -77,7 +77,7 @@ def test_too_short_a_prefix_has_no_length(name: str) -> None:
             length_of(good[:length])
 
 
-def test_a_batch_of_zeros_is_no_batch() -> None:
+def test_zeros_are_not_a_batch() -> None:
     for length in range(0, 4096, 8):
         with pytest.raises(TYPED):
             Batch.parse(bytes(length))

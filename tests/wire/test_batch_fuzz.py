@@ -1,4 +1,4 @@
-"""S3: whatever the bytes, three typed errors or a batch that every reader agrees on."""
+"""S3: any bytes give one of three errors, or a batch that all readers agree on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECTIONS_AT = 96
 
 
 def explore(data: bytes) -> None:
-    """Reads the bytes in every way there is. Fails on an untyped error and on readers that disagree."""
+    """Reads the bytes in every possible way. Fails on an unexpected error, or if readers disagree."""
     try:
         batch = Batch.parse(data)
     except TYPED:
@@ -46,7 +46,7 @@ def explore(data: bytes) -> None:
 
 
 def refused_by_all(data: bytes) -> None:
-    """Arrow must be as strict as `check`: it takes its place when a batch is wrapped first."""
+    """Arrow must be as strict as `check`, which it replaces if a batch is wrapped first."""
     readers = [to_record_batch, lambda batch: list(batch.messages())]
     if Batch.parse(data).count > 1:
         readers.append(lambda batch: batch.slice(0, 1))

@@ -1,4 +1,4 @@
-"""S1: bytes whose checksums are right and whose words are not. Refused with a typed error, before memory is spent."""
+"""S1: bytes with correct checksums and false claims are refused with a typed error, before memory is allocated."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pydanube.base.errors import BatchInvalid, BatchTooLarge
 from pydanube.base.limits import BATCH_ATTRIBUTES_MAX, BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MIB
 from pydanube.wire.arrow import to_record_batch
 from pydanube.wire.batch import STAMP_BYTES, Batch, length_of
-from pydanube.wire.columns import Column, Kind
+from pydanube.wire.columns import Column, ColumnKind
 from wire.batches import SAMPLES, fields_of, forged, patched
 
-LIE_BYTES_MAX = MIB // 4  # what judging a lie about a batch of a few hundred bytes may cost
+LIE_BYTES_MAX = MIB // 4  # memory for checking a batch of a few hundred bytes
 
 
 def read_everything(data: bytes) -> None:
@@ -33,7 +33,7 @@ READERS: dict[str, Callable[[Batch], object]] = {
     "arrow": to_record_batch,
     "whole table": lambda batch: to_record_batch(batch, derived=True),
 }
-to_record_batch(SAMPLES["all columns"], derived=True)  # what pyarrow allocates once is not the liar's
+to_record_batch(SAMPLES["all columns"], derived=True)  # what pyarrow allocates once does not count
 each_reader = pytest.mark.parametrize("reader", READERS)
 
 
@@ -63,14 +63,14 @@ def test_a_lie_about_a_size_or_count_is_refused_cheaply(name: str, field: str) -
     for lie in (*U32_LIES, *LARGE_LIES):
         data = patched(good, at, pack("<I", lie))
         if data == good or (name == "one tombstone" and field == "count" and lie <= BATCH_MESSAGES_MAX and lie):
-            continue  # the second: a batch without columns has as many tombstones as it says
+            continue  # a batch without columns may claim any number of tombstones
         with allocating_at_most(LIE_BYTES_MAX), pytest.raises((BatchInvalid, BatchTooLarge)):
             read_everything(data)
 
 
 @pytest.mark.parametrize("field", ["count", "plain_bytes", "packed_bytes", "raw_bytes"])
 @pytest.mark.parametrize("lie", LARGE_LIES)
-def test_what_no_batch_may_have_is_too_large_already_for_a_scanner(field: str, lie: int) -> None:
+def test_a_scanner_already_refuses_what_no_batch_may_have(field: str, lie: int) -> None:
     data = patched(SAMPLES["zstd"].to_bytes(), STAMP_BYTES + U32_FIELDS[field], pack("<I", lie))
     with pytest.raises(BatchTooLarge):
         length_of(data)
@@ -117,13 +117,13 @@ def test_columns_that_do_not_exist_are_refused(bit: int) -> None:
 @pytest.mark.parametrize(
     ("column", "kind"),
     [
-        (Column.KEY, Kind.CONSTANT),
-        (Column.PAYLOAD, Kind.CONSTANT),
-        (Column.ATTRIBUTES, Kind.CONSTANT),
-        (Column.PUBLISH_TIME, Kind.NULLABLE),
+        (Column.KEY, ColumnKind.CONSTANT),
+        (Column.PAYLOAD, ColumnKind.CONSTANT),
+        (Column.ATTRIBUTES, ColumnKind.CONSTANT),
+        (Column.PUBLISH_TIME, ColumnKind.NULLABLE),
     ],
 )
-def test_kinds_that_a_column_cannot_have_are_refused(column: Column, kind: Kind) -> None:
+def test_kinds_that_a_column_cannot_have_are_refused(column: Column, kind: ColumnKind) -> None:
     with pytest.raises(BatchInvalid):
         Batch.parse(forged(bytes(64), bytes(64), columns=kind << 2 * column))
 
@@ -139,9 +139,9 @@ def test_an_empty_section_is_never_compressed(codec: int) -> None:
 
 
 def offsets_of(batch: Batch) -> dict[str, tuple[int, int]]:
-    """Where in a batch's bytes each offsets buffer starts, and how many offsets it has."""
-    key, packed = batch.plain_section().variable, batch.packed_section()
-    payload, entries = packed.variable, packed.entries
+    """Where each buffer of offsets starts in the bytes of a batch, and how many offsets it has."""
+    key, packed = batch.plain_section().strings, batch.packed_section()
+    payload, entries = packed.strings, packed.maps
     assert key is not None and payload is not None and entries is not None  # noqa: PT018
     return {
         "key": (STAMP_BYTES + key.offsets, batch.count + 1),
@@ -156,7 +156,7 @@ OFFSET_LIES = (1, 2, 3, 100, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 
 
 
 def offset_lies(column: str) -> Iterator[bytes]:
-    """Every offset of the column replaced by everything it cannot be."""
+    """The batch with every offset of the column replaced by each invalid value."""
     batch = SAMPLES["all columns"]
     good = batch.to_bytes()
     at, count = offsets_of(batch)[column]
@@ -180,20 +180,20 @@ def test_offsets_that_run_backwards_or_beyond_the_data_are_refused(column: str, 
 
 
 def buffers_of(batch: Batch) -> Iterator[tuple[int, int]]:
-    """Start in the batch's bytes, and size, of every buffer of an uncompressed batch."""
+    """The start and size of every buffer of an uncompressed batch."""
     bitmaps = []
     for where in batch.plain_section().fixed.values():
-        yield where.values, where.width * (1 if where.kind == Kind.CONSTANT else batch.count)
+        yield where.values, where.width * (1 if where.kind == ColumnKind.CONSTANT else batch.count)
         bitmaps.append(where.validity)
     for section in (batch.plain_section(), batch.packed_section()):
-        entries = section.entries
+        entries = section.maps
         if entries:
             yield entries.offsets, 4 * (batch.count + 1)
-        for strings in (section.variable, entries and entries.names, entries and entries.texts):
+        for strings in (section.strings, entries and entries.names, entries and entries.texts):
             if strings:
                 yield strings.offsets, 4 * (strings.rows + 1)
                 yield strings.data, strings.data_bytes
-        bitmaps += [where.validity for where in (section.variable, entries) if where]
+        bitmaps += [where.validity for where in (section.strings, entries) if where]
     yield from ((at, (batch.count + 7) // 8) for at in bitmaps if at >= 0)
 
 
@@ -219,10 +219,10 @@ def test_padding_behind_a_compressed_section_is_refused_at_once() -> None:
 
 
 @each_reader
-def test_validity_bits_of_messages_that_are_not_there_are_refused(reader: str) -> None:
+def test_validity_bits_of_messages_that_do_not_exist_are_refused(reader: str) -> None:
     batch = SAMPLES["all columns"]
     good = batch.to_bytes()
-    sections = (batch.plain_section().variable, batch.packed_section().variable, batch.packed_section().entries)
+    sections = (batch.plain_section().strings, batch.packed_section().strings, batch.packed_section().maps)
     places = [where.validity for where in (*sections, *batch.plain_section().fixed.values()) if where]
     assert len([at for at in places if at >= 0]) == 7
     for at in (STAMP_BYTES + at for at in places if at >= 0):
@@ -243,7 +243,7 @@ def test_bytes_that_belong_to_no_column_are_refused(section: str, reader: str) -
 @each_reader
 def test_attributes_that_are_not_utf8_are_refused(reader: str) -> None:
     batch = SAMPLES["all columns"]
-    entries = batch.packed_section().entries
+    entries = batch.packed_section().maps
     assert entries is not None
     at = STAMP_BYTES + entries.texts.data
     good = batch.to_bytes()
@@ -256,7 +256,7 @@ def test_attributes_that_are_not_utf8_are_refused(reader: str) -> None:
 @each_reader
 def test_attributes_that_end_within_a_character_are_refused(reader: str) -> None:
     batch = SAMPLES["all columns"]
-    entries = batch.packed_section().entries
+    entries = batch.packed_section().maps
     assert entries is not None
     at = STAMP_BYTES + entries.texts.offsets + 4
     good = batch.to_bytes()
@@ -270,7 +270,7 @@ def test_more_attributes_than_a_batch_may_have_are_too_many() -> None:
     total = BATCH_ATTRIBUTES_MAX + 1
     offsets = pack("<2i", 0, total)
     strings = bytes(4 * (total + 1) + 7 & ~7)
-    data = forged(packed=offsets + strings + strings, columns=Kind.PLAIN << 2 * Column.ATTRIBUTES)
+    data = forged(packed=offsets + strings + strings, columns=ColumnKind.PLAIN << 2 * Column.ATTRIBUTES)
     with pytest.raises(BatchTooLarge):
         Batch.parse(data).check()
 

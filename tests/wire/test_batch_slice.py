@@ -1,4 +1,4 @@
-"""Rows cut out of a batch are the rows that were in it, whatever its columns and codec."""
+"""A slice of a batch has the rows that were in it, whatever its columns and codec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pydanube.base.errors import BatchInvalid
 from pydanube.wire.batch import Batch, Codec, build
-from pydanube.wire.columns import Column, Kind, kind_of
+from pydanube.wire.columns import Column, ColumnKind, kind_of
 from wire.batches import NOW, SAMPLES, drafts, expected_fields, fields_of
 
 
@@ -49,7 +49,7 @@ def test_a_slice_of_everything_is_the_batch_itself() -> None:
 
 
 @pytest.mark.parametrize(("first", "count"), [(-1, 2), (0, 0), (0, -1), (0, 5), (4, 1), (3, 2), (1 << 70, 1)])
-def test_rows_that_are_not_there_are_refused(first: int, count: int) -> None:
+def test_rows_that_do_not_exist_are_refused(first: int, count: int) -> None:
     with pytest.raises(BatchInvalid):
         SAMPLES["all columns"].slice(first, count)
 
@@ -58,9 +58,9 @@ def test_a_column_loses_its_bitmap_or_itself_where_the_rows_need_neither() -> No
     batch = build([None, None, b"c", b"d"], publish_time=NOW, event_times=[None, None, 3, 4])
     nothing, everything = batch.slice(0, 2), batch.slice(2, 2)
     for column in (Column.PAYLOAD, Column.EVENT_TIME):
-        assert kind_of(nothing.columns, column) == Kind.ABSENT
-        assert kind_of(everything.columns, column) == Kind.PLAIN
-        assert kind_of(batch.slice(1, 2).columns, column) == Kind.NULLABLE
+        assert kind_of(nothing.columns, column) == ColumnKind.ABSENT
+        assert kind_of(everything.columns, column) == ColumnKind.PLAIN
+        assert kind_of(batch.slice(1, 2).columns, column) == ColumnKind.NULLABLE
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
@@ -72,7 +72,7 @@ def test_a_slice_is_packed_as_its_batch_was_and_nothing_unpacked_is_kept(codec: 
 
 
 def test_long_columns_are_cut_piece_by_piece() -> None:
-    count = 20_000  # more than two pieces of `lanes`
+    count = 20_000  # more than two pieces of `buffer_math`
     payloads = [str(row).encode() for row in range(count)]
     batch = build(payloads, publish_time=NOW, attributes=[{"row": str(row)} for row in range(count)])
     cut = batch.slice(7, count - 9)

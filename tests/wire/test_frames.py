@@ -1,4 +1,4 @@
-"""Frames: cut out of any stream of bytes, and refused by their header before a byte of a body is kept (S1)."""
+"""Frames: read from any stream of bytes, and refused by their header before a byte of the body is kept (S1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pydanube.base.limits import (
     KIB,
     MIB,
 )
-from pydanube.wire.frames import FRAME_HEADER_BYTES, PREFACE, Frame, FrameReader, Kind, Side, encode_frame
+from pydanube.wire.frames import FRAME_HEADER_BYTES, PREFACE, Frame, FrameKind, FrameReader, Side, encode_frame
 from wire.protocol import BY_CLIENT, GREETING, TRAFFIC, frame_of, framed, joined, open_reader
 
 HELLO = joined(GREETING["hello"].encode())
@@ -36,7 +36,7 @@ def stream(side: Side) -> tuple[bytes, list[Frame]]:
 
 
 def read_all(reader: FrameReader, pieces: list[bytes]) -> tuple[list[Frame], str]:
-    """All frames of the pieces, and what was wrong at the end."""
+    """All frames of the pieces, and the error at the end."""
     frames: list[Frame] = []
     for piece in pieces:
         try:
@@ -57,7 +57,7 @@ def cut_at(data: bytes, cuts: list[int]) -> list[bytes]:
 
 @contextmanager
 def allocating_at_most(limit: int) -> Iterator[None]:
-    """In all threads: those that other tests left behind allocate some too."""
+    """Counts all threads, also those that other tests left behind."""
     tracemalloc.start()
     try:
         yield
@@ -163,34 +163,36 @@ def test_other_protocols_are_refused_at_the_first_wrong_byte(first: bytes) -> No
         FrameReader(Side.BROKER).feed(first)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind != Kind.HELLO])
-def test_a_client_says_nothing_before_hello(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in FrameKind if kind != FrameKind.HELLO])
+def test_a_client_sends_nothing_before_hello(kind: FrameKind) -> None:
     with pytest.raises(ProtocolError, match=r"before WELCOME|never sends"):
         FrameReader(Side.BROKER).feed(PREFACE + framed(kind))
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_a_client_says_nothing_between_hello_and_welcome(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FrameKind)
+def test_a_client_sends_nothing_between_hello_and_welcome(kind: FrameKind) -> None:
     reader = FrameReader(Side.BROKER)
     with pytest.raises(ProtocolError, match=r"before WELCOME|never sends"):
         reader.feed(PREFACE + HELLO + framed(kind))
     assert reader.before_fault == [frame_of(GREETING["hello"])]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in {Kind.WELCOME, Kind.ERROR, Kind.CLOSED}])
-def test_a_broker_says_nothing_before_welcome_but_why_it_will_not(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [kind for kind in FrameKind if kind not in {FrameKind.WELCOME, FrameKind.ERROR, FrameKind.CLOSED}]
+)
+def test_a_broker_sends_only_errors_before_welcome(kind: FrameKind) -> None:
     with pytest.raises(BrokerProtocolError, match=r"before WELCOME|never sends"):
         FrameReader(Side.CLIENT).feed(framed(kind))
 
 
 @pytest.mark.parametrize(("side", "kind"), [(side, kind) for side in Side for kind in TRAFFIC[side].other_kinds])
-def test_a_kind_of_the_other_side_is_refused(side: Side, kind: Kind) -> None:
+def test_a_kind_of_the_other_side_is_refused(side: Side, kind: FrameKind) -> None:
     with pytest.raises(ProtocolError, match=rf"never sends {kind.name}|{kind.name} must not come after WELCOME"):
         open_reader(side).feed(framed(kind))
 
 
 @each_side
-@pytest.mark.parametrize("kind", [0, max(Kind) + 1, 127, 255])
+@pytest.mark.parametrize("kind", [0, max(FrameKind) + 1, 127, 255])
 def test_an_unknown_kind_is_refused(side: Side, kind: int) -> None:
     with pytest.raises(ProtocolError, match=f"unknown frame kind {kind}"):
         open_reader(side).feed(framed(kind))
@@ -200,32 +202,32 @@ def test_an_unknown_kind_is_refused(side: Side, kind: int) -> None:
 @pytest.mark.parametrize("at", [5, 6, 7])
 def test_reserved_fields_are_zero(side: Side, at: int) -> None:
     for bit in range(8):
-        data = bytearray(framed(Kind.PING))
+        data = bytearray(framed(FrameKind.PING))
         data[at] = 1 << bit
         with pytest.raises(ProtocolError, match="reserved"):
             open_reader(side).feed(data)
 
 
-@pytest.mark.parametrize("kind", [Kind.ERROR, Kind.CLOSED])
-def test_only_welcome_opens_a_connection(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FrameKind.ERROR, FrameKind.CLOSED])
+def test_only_welcome_opens_a_connection(kind: FrameKind) -> None:
     reader = FrameReader(Side.CLIENT)
     assert len(reader.feed(framed(kind))) == 1
     with pytest.raises(BrokerProtocolError, match="REPLY must not come before WELCOME"):
-        reader.feed(framed(Kind.REPLY))
+        reader.feed(framed(FrameKind.REPLY))
 
 
-def test_a_refusal_tells_never_from_not_now() -> None:
+def test_a_refusal_distinguishes_never_from_not_now() -> None:
     with pytest.raises(ProtocolError, match="HELLO must not come after WELCOME"):
-        open_reader(Side.BROKER).feed(framed(Kind.HELLO))
+        open_reader(Side.BROKER).feed(framed(FrameKind.HELLO))
     with pytest.raises(BrokerProtocolError, match="a broker never sends PUBLISH"):
-        open_reader(Side.CLIENT).feed(framed(Kind.PUBLISH))
+        open_reader(Side.CLIENT).feed(framed(FrameKind.PUBLISH))
     with pytest.raises(ProtocolError, match="REQUEST must not come before WELCOME"):
-        FrameReader(Side.BROKER).feed(PREFACE + framed(Kind.REQUEST))
+        FrameReader(Side.BROKER).feed(PREFACE + framed(FrameKind.REQUEST))
     with pytest.raises(ProtocolError, match="a client never sends DELIVER"):
-        FrameReader(Side.BROKER).feed(PREFACE + framed(Kind.DELIVER))
+        FrameReader(Side.BROKER).feed(PREFACE + framed(FrameKind.DELIVER))
 
 
-def test_a_fault_says_whose_it_is() -> None:
+def test_a_protocol_error_says_whose_fault_it_is() -> None:
     faults = {}
     for side in Side:
         with pytest.raises(ProtocolError) as caught:
@@ -236,10 +238,10 @@ def test_a_fault_says_whose_it_is() -> None:
 
 def test_a_broken_stream_stays_broken() -> None:
     reader = open_reader(Side.BROKER)
-    ping = framed(Kind.PING)
+    ping = framed(FrameKind.PING)
     with pytest.raises(ProtocolError) as first:
         reader.feed(ping + framed(99) + ping)
-    assert [frame.kind for frame in reader.before_fault] == [Kind.PING]
+    assert [frame.kind for frame in reader.before_fault] == [FrameKind.PING]
     with pytest.raises(ProtocolError) as second:
         reader.feed(ping)
     assert (type(second.value), second.value.args) == (type(first.value), first.value.args)
@@ -260,23 +262,23 @@ def test_a_length_beyond_its_kind_is_refused_with_the_header(side: Side, split: 
 
 
 BOUNDS = [
-    (Side.BROKER, Kind.REQUEST, CONTROL_BYTES_MAX),
-    (Side.BROKER, Kind.PUBLISH, FRAME_BYTES_MAX - FRAME_HEADER_BYTES),
-    (Side.BROKER, Kind.GRANT, 8),
-    (Side.BROKER, Kind.ACK, 16 + 16 * 4096),
-    (Side.BROKER, Kind.NACK, 20 + 16 * 4096 + 1000),
-    (Side.BROKER, Kind.PING, 0),
-    (Side.CLIENT, Kind.PUBLISHED, 10),
-    (Side.CLIENT, Kind.DELIVER, FRAME_BYTES_MAX - FRAME_HEADER_BYTES),
-    (Side.CLIENT, Kind.ACKED, 0),
-    (Side.CLIENT, Kind.RESET, 8),
-    (Side.CLIENT, Kind.REPLY, CONTROL_BYTES_MAX),
-    (Side.CLIENT, Kind.BATCHES, FRAME_BYTES_MAX - FRAME_HEADER_BYTES),
+    (Side.BROKER, FrameKind.REQUEST, CONTROL_BYTES_MAX),
+    (Side.BROKER, FrameKind.PUBLISH, FRAME_BYTES_MAX - FRAME_HEADER_BYTES),
+    (Side.BROKER, FrameKind.GRANT, 8),
+    (Side.BROKER, FrameKind.ACK, 16 + 16 * 4096),
+    (Side.BROKER, FrameKind.NACK, 20 + 16 * 4096 + 1000),
+    (Side.BROKER, FrameKind.PING, 0),
+    (Side.CLIENT, FrameKind.PUBLISHED, 10),
+    (Side.CLIENT, FrameKind.DELIVER, FRAME_BYTES_MAX - FRAME_HEADER_BYTES),
+    (Side.CLIENT, FrameKind.ACKED, 0),
+    (Side.CLIENT, FrameKind.RESET, 8),
+    (Side.CLIENT, FrameKind.REPLY, CONTROL_BYTES_MAX),
+    (Side.CLIENT, FrameKind.BATCHES, FRAME_BYTES_MAX - FRAME_HEADER_BYTES),
 ]
 
 
 @pytest.mark.parametrize(("side", "kind", "most"), BOUNDS)
-def test_each_kind_has_its_largest_body(side: Side, kind: Kind, most: int) -> None:
+def test_each_kind_has_its_largest_body(side: Side, kind: FrameKind, most: int) -> None:
     assert [len(frame.body) for frame in open_reader(side).feed(framed(kind, bytes(most)))] == [most]
     with pytest.raises(ProtocolError, match=f"the maximum is {most}"):
         open_reader(side).feed(framed(kind, length=most + 1))
@@ -284,12 +286,12 @@ def test_each_kind_has_its_largest_body(side: Side, kind: Kind, most: int) -> No
 
 def test_before_welcome_a_frame_has_four_kibibytes() -> None:
     most = HELLO_FRAME_BYTES_MAX - FRAME_HEADER_BYTES
-    assert len(FrameReader(Side.BROKER).feed(PREFACE + framed(Kind.HELLO, bytes(most)))) == 1
+    assert len(FrameReader(Side.BROKER).feed(PREFACE + framed(FrameKind.HELLO, bytes(most)))) == 1
     for lie in (most + 1, CONTROL_BYTES_MAX, *LIES):
         with pytest.raises(ProtocolError, match=f"the maximum is {most}"):
-            FrameReader(Side.BROKER).feed(PREFACE + framed(Kind.HELLO, length=lie))
+            FrameReader(Side.BROKER).feed(PREFACE + framed(FrameKind.HELLO, length=lie))
         with pytest.raises(BrokerProtocolError, match=f"the maximum is {most}"):
-            FrameReader(Side.CLIENT).feed(framed(Kind.WELCOME, length=lie))
+            FrameReader(Side.CLIENT).feed(framed(FrameKind.WELCOME, length=lie))
 
 
 def test_a_broker_may_allow_less() -> None:
@@ -297,13 +299,13 @@ def test_a_broker_may_allow_less() -> None:
     reader.feed(PREFACE + HELLO)
     reader.welcome()
     most = FRAME_BYTES_MIN - FRAME_HEADER_BYTES
-    assert len(reader.feed(framed(Kind.PUBLISH, bytes(most)))) == 1
+    assert len(reader.feed(framed(FrameKind.PUBLISH, bytes(most)))) == 1
     with pytest.raises(ProtocolError, match=f"the maximum is {most}"):
-        reader.feed(framed(Kind.PUBLISH, length=most + 1))
+        reader.feed(framed(FrameKind.PUBLISH, length=most + 1))
 
 
 @pytest.mark.parametrize("frame_bytes_max", [0, FRAME_BYTES_MIN - 1, FRAME_BYTES_MAX + 1])
-def test_a_reader_of_impossible_frames_is_not_made(frame_bytes_max: int) -> None:
+def test_a_reader_with_an_impossible_limit_is_refused(frame_bytes_max: int) -> None:
     with pytest.raises(ValueError):
         FrameReader(Side.BROKER, frame_bytes_max)
 
@@ -311,8 +313,8 @@ def test_a_reader_of_impossible_frames_is_not_made(frame_bytes_max: int) -> None
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_announced_body_costs_only_what_has_come() -> None:
-    header = framed(Kind.PUBLISH, length=FRAME_BYTES_MAX - FRAME_HEADER_BYTES)
+def test_an_announced_body_takes_only_the_memory_of_what_was_received() -> None:
+    header = framed(FrameKind.PUBLISH, length=FRAME_BYTES_MAX - FRAME_HEADER_BYTES)
     reader = open_reader(Side.BROKER)
     with allocating_at_most(MIB):
         assert reader.feed(header) == []
@@ -323,7 +325,7 @@ def test_an_announced_body_costs_only_what_has_come() -> None:
 @pytest.mark.parametrize("piece", [64 * KIB, 256 * KIB, 8 * MIB])
 @pytest.mark.parametrize("wrap", [bytes, memoryview])
 def test_a_large_body_is_copied_once(piece: int, wrap: Callable[[bytes], bytes]) -> None:
-    data = framed(Kind.PUBLISH, bytes(4 * MIB), channel=1)
+    data = framed(FrameKind.PUBLISH, bytes(4 * MIB), channel=1)
     pieces = [wrap(data[at : at + piece]) for at in range(0, len(data), piece)]
     reader = open_reader(Side.BROKER)
     with allocating_at_most(5 * MIB):
@@ -333,24 +335,24 @@ def test_a_large_body_is_copied_once(piece: int, wrap: Callable[[bytes], bytes])
 
 def test_a_frame_is_encoded_without_a_copy_of_its_parts() -> None:
     parts = bytes(MIB), memoryview(bytes(MIB))
-    encoded = encode_frame(Kind.PUBLISH, 1, 2, *parts)
+    encoded = encode_frame(FrameKind.PUBLISH, 1, 2, *parts)
     assert all(given is kept for given, kept in zip(parts, encoded[1:], strict=True))
-    assert open_reader(Side.BROKER).feed(joined(encoded)) == [Frame(Kind.PUBLISH, 1, 2, bytes(2 * MIB))]
+    assert open_reader(Side.BROKER).feed(joined(encoded)) == [Frame(FrameKind.PUBLISH, 1, 2, bytes(2 * MIB))]
 
 
-@pytest.mark.parametrize(("kind", "blame"), [(Kind.PUBLISH, "caller"), (Kind.DELIVER, "server")])
-def test_a_frame_that_nobody_would_read_is_not_encoded(kind: Kind, blame: str) -> None:
+@pytest.mark.parametrize(("kind", "blame"), [(FrameKind.PUBLISH, "caller"), (FrameKind.DELIVER, "server")])
+def test_a_frame_that_is_too_long_is_not_encoded(kind: FrameKind, blame: str) -> None:
     with pytest.raises(ProtocolError, match="does not fit") as caught:
         encode_frame(kind, 1, 0, bytes(FRAME_BYTES_MAX - FRAME_HEADER_BYTES), b"x")
     assert caught.value.blame == blame
 
 
-def test_a_frame_that_is_skipped_is_not_kept_and_the_next_one_comes() -> None:
+def test_a_skipped_frame_is_not_kept_and_the_next_one_is_read() -> None:
     reader = open_reader(Side.BROKER)
-    publish, ping = framed(Kind.PUBLISH, body=b"x" * 1000, channel=3, request=4), framed(Kind.PING)
+    publish, ping = framed(FrameKind.PUBLISH, body=b"x" * 1000, channel=3, request=4), framed(FrameKind.PING)
     assert (reader.held, reader.unfinished) == (0, None)
-    assert [frame.kind for frame in reader.feed(ping + publish[:500])] == [Kind.PING]
-    assert reader.unfinished == (Kind.PUBLISH, 3, 4)
+    assert [frame.kind for frame in reader.feed(ping + publish[:500])] == [FrameKind.PING]
+    assert reader.unfinished == (FrameKind.PUBLISH, 3, 4)
     assert reader.held == 500 - FRAME_HEADER_BYTES
     reader.skip()
     for at in range(500, len(publish), 100):

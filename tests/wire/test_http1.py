@@ -1,4 +1,4 @@
-"""HTTP/1.1 requests from bytes: what is one, what is refused and how, and that bounds hold before anything is kept."""
+"""HTTP/1.1 requests: what is accepted, what is refused and how, and that limits apply before anything is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pydanube.base.limits import (
     HTTP_HEADERS_MAX,
     HTTP_LINE_BYTES_MAX,
 )
-from pydanube.wire.http1 import Request, RequestReader, response
+from pydanube.wire.http1 import HttpRequest, RequestReader, response
 
 FAULTS = {
     "http_request_invalid",
@@ -29,9 +29,9 @@ FAULTS = {
 }
 
 
-def read(*pieces: bytes) -> list[Request]:
+def read(*pieces: bytes) -> list[HttpRequest]:
     reader = RequestReader()
-    found: list[Request] = []
+    found: list[HttpRequest] = []
     for piece in pieces:
         reader.feed(piece)
         while (request := reader.next()) is not None:
@@ -54,7 +54,7 @@ def get(*headers: str, line: str = "GET / HTTP/1.1", host: str = "Host: a") -> b
 
 def test_a_request_is_its_method_target_headers_and_body() -> None:
     [request] = read(get("X-One:  two words\t", "Content-Length: 4", line="PUT /a?b=c HTTP/1.1") + b"body")
-    assert request == Request(
+    assert request == HttpRequest(
         "PUT", "/a?b=c", {"host": "a", "x-one": "two words", "content-length": "4"}, b"body", keep_alive=True
     )
 
@@ -64,7 +64,7 @@ CONVERSATION = (
     + b"abc"
     + get("Transfer-Encoding: chunked", line="PUT /two HTTP/1.1")
     + b"3\r\nabc\r\n0A;name=value\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n"
-    + b"\r\n"  # that some clients leave behind a body
+    + b"\r\n"  # which some clients send after a body
     + get("Connection: close", line="GET /three HTTP/1.1")
     + get(line="GET /four HTTP/1.0", host="")
 )
@@ -87,12 +87,12 @@ def test_byte_by_byte_too() -> None:
     assert [(each.method, each.target, each.body, each.keep_alive) for each in found] == REQUESTS
 
 
-def test_headers_that_come_twice_are_one_list() -> None:
+def test_repeated_headers_are_joined() -> None:
     [request] = read(get("Accept: a", "accept: b"))
     assert request.headers["accept"] == "a, b"
 
 
-def test_a_client_that_waits_for_it_is_told_once_that_its_body_is_welcome() -> None:
+def test_a_client_that_expects_100_continue_gets_it_once() -> None:
     reader = RequestReader()
     reader.feed(get("Expect: 100-continue", "Content-Length: 2", line="PUT / HTTP/1.1"))
     assert reader.next() is None
@@ -105,7 +105,7 @@ def test_a_client_that_waits_for_it_is_told_once_that_its_body_is_welcome() -> N
     assert not reader.started
 
 
-def test_a_client_that_did_not_wait_is_not_told() -> None:
+def test_a_client_that_did_not_wait_gets_no_100_continue() -> None:
     reader = RequestReader()
     reader.feed(get("Expect: 100-continue", "Content-Length: 2", line="PUT / HTTP/1.1") + b"o")
     assert reader.next() is None
@@ -118,7 +118,8 @@ def test_a_client_that_did_not_wait_is_not_told() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        get("Content-Length: 3", "Transfer-Encoding: chunked") + b"0\r\n\r\n",  # each side of a proxy believes another
+        get("Content-Length: 3", "Transfer-Encoding: chunked")
+        + b"0\r\n\r\n",  # a proxy and the server may read it differently
         get("Transfer-Encoding: chunked", "Content-Length: 3") + b"0\r\n\r\n",
         get("Content-Length: 3", "Content-Length: 4") + b"abcd",
         get("Content-Length: 3", "content-length: 3") + b"abc",
@@ -157,7 +158,7 @@ def test_a_client_that_did_not_wait_is_not_told() -> None:
     ],
     ids=lambda data: repr(data[:60]),
 )
-def test_what_could_be_read_in_two_ways_is_refused(data: bytes) -> None:
+def test_ambiguous_requests_are_refused(data: bytes) -> None:
     assert fault(data) == "http_request_invalid"
 
 
@@ -177,7 +178,7 @@ def test_what_could_be_read_in_two_ways_is_refused(data: bytes) -> None:
         b"3;" + b"a" * HTTP_CHUNK_LINE_BYTES_MAX,
     ],
 )
-def test_chunks_are_exactly_as_they_say(chunks: bytes) -> None:
+def test_chunks_have_exactly_the_announced_size(chunks: bytes) -> None:
     assert fault(get("Transfer-Encoding: chunked"), chunks) == "http_request_invalid"
 
 
@@ -199,11 +200,11 @@ def test_chunks_are_exactly_as_they_say(chunks: bytes) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else repr(value[:40]),
 )
-def test_what_is_too_much_or_not_served_says_so(data: bytes, code: str) -> None:
+def test_requests_beyond_a_limit_or_unsupported_get_their_own_error(data: bytes, code: str) -> None:
     assert fault(data) == code
 
 
-def test_many_small_chunks_are_no_way_around_the_bound() -> None:
+def test_many_small_chunks_do_not_evade_the_limit() -> None:
     reader = RequestReader()
     reader.feed(get("Transfer-Encoding: chunked"))
     chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
@@ -216,7 +217,7 @@ def test_many_small_chunks_are_no_way_around_the_bound() -> None:
     assert reader.held <= HTTP_BODY_BYTES_MAX + len(chunk)
 
 
-def test_the_largest_of_everything_is_taken() -> None:
+def test_the_largest_request_is_accepted() -> None:
     line = f"GET /{'a' * (HTTP_LINE_BYTES_MAX - 14)} HTTP/1.1"
     assert len(line) == HTTP_LINE_BYTES_MAX
     headers = [f"X-{number}: 1" for number in range(HTTP_HEADERS_MAX - 2)]
@@ -227,8 +228,8 @@ def test_the_largest_of_everything_is_taken() -> None:
 @pytest.mark.parametrize("end", ["", "y", "\x01"])
 @pytest.mark.parametrize("begin", ["a:", "a: x", "a", ""])
 @pytest.mark.parametrize("run", [" ", "\t", " \t", "x ", "a", ":"])
-def test_a_header_takes_as_long_as_it_is(begin: str, run: str, end: str) -> None:
-    """However many blanks are in it, and whether or not it is one; trailers too."""
+def test_a_header_is_read_in_linear_time(begin: str, run: str, end: str) -> None:
+    """However many blanks are in it, whether or not it is valid, and also in trailers."""
     line = begin + run * ((HTTP_HEAD_BYTES_MAX - 100) // len(run)) + end
     since = process_time()
     for pieces in ([get(line)], [get("Transfer-Encoding: chunked"), f"0\r\n{line}\r\n\r\n".encode("latin-1")]):
@@ -268,7 +269,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=20)), max_size=30))
-def test_whatever_comes_ends_in_requests_or_a_fault_of_the_table(pieces: list[bytes]) -> None:
+def test_any_bytes_give_requests_or_a_known_error(pieces: list[bytes]) -> None:
     reader = RequestReader()
     try:
         for piece in pieces:
@@ -284,7 +285,7 @@ def test_whatever_comes_ends_in_requests_or_a_fault_of_the_table(pieces: list[by
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_has_its_length_and_says_whether_the_connection_goes_on() -> None:
+def test_a_response_has_its_length_and_says_whether_the_connection_stays_open() -> None:
     assert response(404, b"no", "text/plain", {"Allow": "GET"}, keep_alive=False) == (
         b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 2\r\nAllow: GET\r\n"
         b"Connection: close\r\n\r\nno"

@@ -1,4 +1,4 @@
-"""S3: whatever the bytes, `ProtocolError` or commands that come back from their own bytes."""
+"""S3: any bytes give `ProtocolError`, or commands that encode to the same bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pydanube.wire.commands import (
     Reset,
     decode,
 )
-from pydanube.wire.frames import PREFACE, Frame, FrameReader, Kind, Side
+from pydanube.wire.frames import PREFACE, Frame, FrameKind, FrameReader, Side
 from wire.protocol import COMMANDS, GREETING, TRAFFIC, frame_of, framed, joined, open_reader
 
 INTERESTING = (0, 1, 4, 15, 16, 20, 255, 256, 4096, 4097, 1 << 16, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
@@ -72,7 +72,7 @@ answers: st.SearchStrategy[Command] = st.one_of(
 
 
 def explore(frame: Frame) -> None:
-    """Decodes the frame. Fails on an untyped error, and on a command that its own bytes do not give again."""
+    """Decodes the frame. Fails on an unexpected error, or if the command does not survive encoding and decoding."""
     try:
         command = decode(frame)
     except ProtocolError:
@@ -84,11 +84,20 @@ def explore(frame: Frame) -> None:
         assert again.body == frame.body  # one meaning, one form
 
 
-BINARY = {Kind.PUBLISH, Kind.PUBLISHED, Kind.DELIVER, Kind.GRANT, Kind.ACK, Kind.ACKED, Kind.NACK, Kind.RESET}
-BINARY |= {Kind.LIMIT, Kind.ACK_TIMEOUT, Kind.PING, Kind.PONG, Kind.BATCHES}
+BINARY = {
+    FrameKind.PUBLISH,
+    FrameKind.PUBLISHED,
+    FrameKind.DELIVER,
+    FrameKind.GRANT,
+    FrameKind.ACK,
+    FrameKind.ACKED,
+    FrameKind.NACK,
+    FrameKind.RESET,
+}
+BINARY |= {FrameKind.LIMIT, FrameKind.ACK_TIMEOUT, FrameKind.PING, FrameKind.PONG, FrameKind.BATCHES}
 
 
-def drink(reader: FrameReader, data: bytes) -> None:
+def read_frames(reader: FrameReader, data: bytes) -> None:
     try:
         frames = reader.feed(data)
     except ProtocolError:
@@ -99,18 +108,18 @@ def drink(reader: FrameReader, data: bytes) -> None:
 
 @given(st.sampled_from(Side), st.binary(max_size=200))
 def test_noise_instead_of_a_greeting(side: Side, data: bytes) -> None:
-    drink(FrameReader(side), data)
-    drink(FrameReader(side), PREFACE + data)
+    read_frames(FrameReader(side), data)
+    read_frames(FrameReader(side), PREFACE + data)
 
 
 @given(st.sampled_from(Side), st.binary(max_size=200))
 def test_noise_instead_of_frames(side: Side, data: bytes) -> None:
-    drink(open_reader(side), data)
+    read_frames(open_reader(side), data)
 
 
 @settings(max_examples=500)
-@given(st.sampled_from(Kind), st.integers(0, 2), st.integers(0, 2), st.binary(max_size=200))
-def test_noise_instead_of_a_body(kind: Kind, channel: int, request: int, body: bytes) -> None:
+@given(st.sampled_from(FrameKind), st.integers(0, 2), st.integers(0, 2), st.binary(max_size=200))
+def test_noise_instead_of_a_body(kind: FrameKind, channel: int, request: int, body: bytes) -> None:
     explore(Frame(kind, channel, request, body))
 
 
@@ -124,7 +133,7 @@ def test_frames_changed_anywhere(name: str, changes: list[tuple[float, bytes]]) 
         at = int(where * (len(data) - 1))
         data = (data[:at] + new + data[at + len(new) :])[: len(data)]
     for side in Side:
-        drink(open_reader(side), data)
+        read_frames(open_reader(side), data)
     explore(Frame(data[4], int.from_bytes(data[8:12], "little"), int.from_bytes(data[12:20], "little"), data[20:]))
 
 
@@ -140,7 +149,7 @@ def test_greetings_with_changed_json(name: str, where: float, new: str) -> None:
 @given(st.dictionaries(st.sampled_from(["version", "client", "features", "verb", "code", "blame"]), values))
 def test_wrong_types_in_json(fields: dict[str, Any]) -> None:
     body = joined(Reply(1, fields).encode())[20:]
-    for kind in (Kind.HELLO, Kind.WELCOME, Kind.REQUEST, Kind.ERROR, Kind.CLOSED):
+    for kind in (FrameKind.HELLO, FrameKind.WELCOME, FrameKind.REQUEST, FrameKind.ERROR, FrameKind.CLOSED):
         explore(Frame(kind, 0, 0, body))
 
 
@@ -155,16 +164,16 @@ def test_every_word_of_every_binary_frame_replaced_by_every_interesting_one() ->
 
 
 @given(st.lists(commands, max_size=5), st.lists(st.integers(0, 3000), max_size=8))
-def test_all_that_clients_say_arrives_however_it_is_split(said: list[Command], cuts: list[int]) -> None:
-    arrives(Side.BROKER, said, cuts)
+def test_all_commands_of_clients_arrive_however_they_are_split(said: list[Command], cuts: list[int]) -> None:
+    check_arrival(Side.BROKER, said, cuts)
 
 
 @given(st.lists(answers, max_size=8), st.lists(st.integers(0, 3000), max_size=8))
-def test_all_that_brokers_say_arrives_however_it_is_split(said: list[Command], cuts: list[int]) -> None:
-    arrives(Side.CLIENT, said, cuts)
+def test_all_commands_of_brokers_arrive_however_they_are_split(said: list[Command], cuts: list[int]) -> None:
+    check_arrival(Side.CLIENT, said, cuts)
 
 
-def arrives(side: Side, said: list[Command], cuts: list[int]) -> None:
+def check_arrival(side: Side, said: list[Command], cuts: list[int]) -> None:
     data = b"".join(joined(command.encode()) for command in said)
     reader, found = open_reader(side), []
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
@@ -177,8 +186,8 @@ def arrives(side: Side, said: list[Command], cuts: list[int]) -> None:
 @given(st.sampled_from(Side), st.integers(0, 255), st.integers(0, (1 << 32) - 1), st.binary(max_size=40))
 def test_any_kind_with_any_length(side: Side, kind: int, length: int, body: bytes) -> None:
     reader = open_reader(side)
-    drink(reader, framed(kind, body, channel=1, length=length))
-    known = {frame_of(command).kind for command in TRAFFIC[side].commands.values()} | {Kind.PONG}
+    read_frames(reader, framed(kind, body, channel=1, length=length))
+    known = {frame_of(command).kind for command in TRAFFIC[side].commands.values()} | {FrameKind.PONG}
     if kind not in known:
         assert reader.before_fault == []
 
@@ -186,4 +195,4 @@ def test_any_kind_with_any_length(side: Side, kind: int, length: int, body: byte
 @given(st.integers(0, (1 << 32) - 1))
 def test_any_number_of_ranges(count: int) -> None:
     for head in (pack("<qII", 0, 0, count), pack("<qqI", 0, 0, count)):
-        explore(Frame(Kind.ACK if len(head) == 16 else Kind.NACK, 1, 0, head + pack("<qq", 1, 2) * 3))
+        explore(Frame(FrameKind.ACK if len(head) == 16 else FrameKind.NACK, 1, 0, head + pack("<qq", 1, 2) * 3))

@@ -24,8 +24,8 @@ from pydanube.adapters.objects_url import ObjectsPlace
 from pydanube.adapters.placed_files import place as place_file
 from pydanube.adapters.placed_files import remove_left_overs, write_gently
 from pydanube.base.errors import DanubeError, ObjectExists, ObjectMissing, ObjectsFailed, ObjectsRefused, TierBusy
+from pydanube.base.limits import MIB
 
-MIB = 1 << 20
 CALLS_MAX = 16  # at a time
 CALLS_WAITING_MAX = 1_000  # for their turn; beyond it TierBusy
 CONTROL_SECONDS = 20.0  # one try of stat, delete or a page of a list

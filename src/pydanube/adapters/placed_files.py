@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 from pydanube.adapters.syncing import sync_path
+from pydanube.base.limits import MIB
 
-PIECE_BYTES = 1024 * 1024
+PIECE_BYTES = 1 * MIB
 LEFT_OVER_SECONDS = 24 * 3_600.0  # no upload takes so long; what is older was left by a process that died
 
 

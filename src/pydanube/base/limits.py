@@ -1,9 +1,12 @@
-"""A bound on everything that input can make grow. The unit comes last in the name, the reason beside it."""
+"""A bound on everything that input can make grow, and units. The unit comes last in a name, the reason beside it."""
 
 from __future__ import annotations
 
 KIB = 1024
 MIB = 1024 * KIB
+MILLISECOND = 1_000  # times are whole microseconds; a name that ends in SECONDS is a number of seconds
+SECOND = 1_000 * MILLISECOND
+DAY = 24 * 3600 * SECOND
 
 # -- wire ------------------------------------------------------------------------------------------------------------
 FRAME_BYTES_MAX = 16 * MIB  # one frame fits the socket buffer pool; larger batches are split by the client
@@ -46,8 +49,6 @@ WRITER_WAITING_BYTES_MAX = 32 * MIB  # of one ledger, not confirmed yet; half of
 WRITER_LAG_BYTES_MAX = 64 * MIB  # how far one copy may fall behind the others before the writer continues without it
 CALL_SECONDS = 5.0  # a storage node that has not answered by then counts as unreachable
 RECOVERY_AHEAD_BYTES = 4 * MIB  # entries that a recovery has read and sent before their ack quorum has answered
-BUSY_PAUSE_SECONDS = 0.005  # before a busy storage node is asked again; a journal writes several groups meanwhile
-BUSY_PAUSE_SECONDS_MAX = 0.1  # the longest pause, after repeated refusals; a node has room again within a few groups
 CALLS_WAITING_MAX = 65_536  # requests of one process in flight to remote nodes; beyond it NodeBusy
 
 MEMORY_NODE_BYTES = 256 * MIB  # memory for batches in a memory node; beyond it NodeBusy
@@ -93,8 +94,8 @@ DECIDED_AT_ONCE = 256  # messages or keys of one subscription in one poll of its
 LOOKED_INTO_AT_ONCE = 512  # messages of one subscription in one turn, for their keys or times: a few milliseconds
 DELIVERIES_AT_ONCE = 200  # of one subscription in one turn, each cut out of its batch; others wait
 REDELIVERIES_MAX = 1_000  # a message that failed this often will not succeed
-DURATION_MICROSECONDS_MAX = 36_500 * 86_400 * 1_000_000  # of any duration that people write; a century fits every clock
-POLICY_MICROSECONDS_MAX = 24 * 3600 * 1_000_000  # timeouts and delays of a failure policy: a day
+DURATION_MICROSECONDS_MAX = 36_500 * DAY  # of any duration that people write; a century fits every clock
+POLICY_MICROSECONDS_MAX = DAY  # timeouts and delays of a failure policy: a day
 POISON_RETRY_MICROSECONDS_MIN = 100_000  # a dead-letter topic that is down is not asked in a tight loop
 POISON_FAILURES_QUIET = 2  # failures to give a message up before the subscription counts as blocked
 TOLD_AGAIN_SECONDS = 60.0  # between two log lines about the same problem of a subscription or background loop

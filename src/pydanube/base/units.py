@@ -10,22 +10,15 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from pydanube.base.limits import DURATION_MICROSECONDS_MAX
+from pydanube.base.fields import shown
+from pydanube.base.limits import DAY, DURATION_MICROSECONDS_MAX, MILLISECOND, SECOND
 
 Duration = float | timedelta | str  # a number is seconds
 Size = int | str  # a number is bytes
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_UNITS = {
-    "us": 1,
-    "ms": 1_000,
-    "s": 1_000_000,
-    "m": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-    "w": 604_800_000_000,
-}
+_UNITS = {"us": 1, "ms": MILLISECOND, "s": SECOND, "m": 60 * SECOND, "h": 3_600 * SECOND, "d": DAY, "w": 7 * DAY}
 _SPELLED = {
     "microsecond": "us",
     "µs": "us",
@@ -49,7 +42,6 @@ _SIZES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,6})?)\s*([a-z]{0,5})")
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
-SHOWN_CHARACTERS = 50  # of an invalid value in an error
 
 
 # -- durations ---------------------------------------------------------------------------------------------------------
@@ -64,12 +56,12 @@ def microseconds_of(duration: Duration) -> int:
     if found < 0:
         raise ValueError(f"{shown(duration)} is negative; {_WRITE_A_DURATION}")
     if found > DURATION_MICROSECONDS_MAX:
-        raise ValueError(f"{shown(duration)} is longer than {DURATION_MICROSECONDS_MAX // _UNITS['d']:,} days")
+        raise ValueError(f"{shown(duration)} is longer than {DURATION_MICROSECONDS_MAX // DAY:,} days")
     return found
 
 
 def seconds_of(duration: Duration) -> float:
-    return microseconds_of(duration) / 1_000_000
+    return microseconds_of(duration) / SECOND
 
 
 def _microseconds_of(duration: object) -> int:
@@ -78,7 +70,7 @@ def _microseconds_of(duration: object) -> int:
     if isinstance(duration, int | float) and not isinstance(duration, bool):
         if duration != duration or abs(duration) == float("inf"):
             raise ValueError(f"{duration} is not a duration")
-        return round(duration * 1_000_000)
+        return round(duration * SECOND)
     if isinstance(duration, str):
         return _parsed(duration)
     raise ValueError(f"{shown(duration)} is not a duration; use seconds, a timedelta, or text such as 1h30m")
@@ -87,7 +79,7 @@ def _microseconds_of(duration: object) -> int:
 def _parsed(duration: str) -> int:
     text = duration.strip().lower()
     if _NUMBER.fullmatch(text):
-        return round(float(text) * 1_000_000)
+        return round(float(text) * SECOND)
     wrong = ValueError(f"{shown(duration)} is not a duration; {_WRITE_A_DURATION}")
     if not _DURATION.fullmatch(text):
         raise wrong
@@ -125,7 +117,7 @@ def shown_duration(microseconds: int) -> str:
 
 def rough_duration(microseconds: float) -> str:
     """For people, in two units at most: `1 h 34 min`, `2 d 3 h`, `12 s`, `0.25 s`."""
-    seconds = microseconds / 1_000_000
+    seconds = microseconds / SECOND
     if seconds < 10:
         return f"{seconds:.2g} s" if seconds >= 0.01 else "0 s"
     for large, small, size, part in (("d", "h", 86_400, 3_600), ("h", "min", 3_600, 60), ("min", "s", 60, 1)):
@@ -223,16 +215,10 @@ def shown_time(microseconds: int | None) -> str | None:
 def shown_when(microseconds: int, now: int) -> str:
     """For people: `14:02:10 UTC (in 1 h 34 min)`, with the date if it is another day."""
     try:
-        second = (microseconds + 500_000) // 1_000_000  # rounded, because clocks are read at different moments
+        second = (microseconds + 500_000) // SECOND  # rounded, because clocks are read at different moments
         then, today = _EPOCH + timedelta(seconds=second), _EPOCH + timedelta(microseconds=now)
     except OverflowError:  # beyond the calendar
-        return f"{microseconds // 1_000_000} s after 1970"
+        return f"{microseconds // SECOND} s after 1970"
     clock = then.strftime("%H:%M:%S UTC" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S UTC")
     far = rough_duration(abs(microseconds - now))
     return f"{clock} (in {far})" if microseconds >= now else f"{clock} ({far} ago)"
-
-
-def shown(value: object) -> str:
-    """An invalid value for an error, shortened to fit a line."""
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

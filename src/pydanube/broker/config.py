@@ -1,7 +1,7 @@
-"""What an operator may choose: every setting with its type, default and purpose, and where its value came from.
+"""The configuration of a broker: every setting with its type, default and purpose, and where its value came from.
 
-A flag goes before the environment, the environment before the file, the file before the default. Never guesses: a key
-that is not here is an error. Opens no socket and touches nothing that a setting names.
+A flag overrides the environment, the environment overrides the file, and the file overrides the default. An unknown key
+is an error. This module opens no socket, and no file but the configuration itself.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import yaml
 
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
+from pydanube.base.fields import shown
 from pydanube.base.limits import (
     CONFIG_FILE_BYTES_MAX,
     CONNECTIONS_MAX,
@@ -35,32 +36,32 @@ from pydanube.base.units import bytes_of, seconds_of
 from pydanube.stream.tiering import TierSettings
 
 PREFIX = "DANUBE_"
-_OF_THE_CLIENT = frozenset({"DANUBE_URL"})
-# What Kubernetes puts into the environment of its own accord, when a service is named danube or danube-something.
-_OF_KUBERNETES = re.compile(r"DANUBE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
-_SHOWN_CHARACTERS = 100  # of a wrong value, in an error
+_CLIENT_VARIABLES = frozenset({"DANUBE_URL"})
+# Variables that Kubernetes sets in every container if a service is named danube or danube-something.
+_KUBERNETES = re.compile(r"DANUBE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+_SHOWN_CHARACTERS = 100  # of a wrong value in an error message
 
-# -- kinds of values ---------------------------------------------------------------------------------------------------
+# -- types of values ---------------------------------------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
-    """A type of values: how it is called, and how it is read. Every source gives text."""
+class ValueType(NamedTuple):
+    """A type of value: what an error says was expected, and how it is parsed. Every source provides strings."""
 
     expects: str
     parse: Callable[[str], Any]  # raises ValueError
-    show: Callable[[Any], Any] | None = None  # where a value may hold a secret: without it
+    show: Callable[[Any], Any] | None = None  # removes secrets, if a value may contain any
 
 
 def _path(text: str) -> Path:
     if not text or "\0" in text:
-        raise ValueError("no path")
+        raise ValueError("not a path")
     return Path(text)
 
 
 def _address(text: str, *, port_min: int) -> HostPort:
     address = HostPort.parse(text)
     if address.port < port_min:
-        raise ValueError("no port")
+        raise ValueError("not a usable port")
     return address
 
 
@@ -68,55 +69,55 @@ def _switch(text: str) -> bool:
     return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}[text.lower()]
 
 
-def whole(least: int, most: int) -> Kind:
+def whole(least: int, most: int) -> ValueType:
     def parse(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,18}", text) or not least <= int(text) <= most:
-            raise ValueError("no such number")
+            raise ValueError("not a number in the range")
         return int(text)
 
-    return Kind(f"a whole number from {least} to {most}", parse)
+    return ValueType(f"a whole number from {least} to {most}", parse)
 
 
-def size(least: int, most: int) -> Kind:
+def size(least: int, most: int) -> ValueType:
     def parse(text: str) -> int:
         if not least <= (found := bytes_of(text)) <= most:
-            raise ValueError("no such size")
+            raise ValueError("not a size in the range")
         return found
 
-    return Kind(f"a size such as 64MiB, from {least} to {most} bytes", parse)
+    return ValueType(f"a size such as 64MiB, from {least} to {most} bytes", parse)
 
 
-def seconds(least: float, most: float) -> Kind:
+def seconds(least: float, most: float) -> ValueType:
     def parse(text: str) -> float:
         if not least <= (found := seconds_of(text)) <= most:
-            raise ValueError("no such duration")
+            raise ValueError("not a duration in the range")
         return found
 
-    return Kind(f"a duration such as 30s or 1h, from {least:.10g} to {most:.10g} seconds", parse)
+    return ValueType(f"a duration such as 30s or 1h, from {least:.10g} to {most:.10g} seconds", parse)
 
 
-def whole_seconds(least: int, most: int) -> Kind:
+def whole_seconds(least: int, most: int) -> ValueType:
     def parse(text: str) -> int:
         if not (found := duration.parse(text)).is_integer():
-            raise ValueError("not whole")
+            raise ValueError("not a whole number of seconds")
         return int(found)
 
     duration = seconds(least, most)
-    return Kind(f"{duration.expects}, in whole seconds", parse)
+    return ValueType(f"{duration.expects}, in whole seconds", parse)
 
 
-def _one_of(*names: str) -> Kind:
-    return Kind("one of " + ", ".join(names), lambda text: {name: name for name in names}[text])
+def _one_of(*names: str) -> ValueType:
+    return ValueType("one of " + ", ".join(names), lambda text: {name: name for name in names}[text])
 
 
 def _text(text: str) -> str:
     if not text.strip() or "\0" in text:
-        raise ValueError("no URL")
+        raise ValueError("not a URL")
     return text
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """`name=value,name=value`; a mapping of a file comes as JSON."""
+    """Parses `name=value,name=value`, or the JSON that `_flattened` makes of a mapping in a file."""
     if text.startswith("{"):
         found: dict[str, str] = json.loads(text)
         return found
@@ -126,24 +127,24 @@ def _pairs(text: str) -> dict[str, str]:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ValueError("no pair")
+        raise ValueError("not a pair")
     return name.strip(), value.strip()
 
 
-PATH = Kind("a path", _path)
-URL = Kind("a URL", _text, redacted_url)
-PAIRS = Kind("a mapping of strings, name=value,name=value", _pairs, redacted_options)
-SWITCH = Kind("true or false", _switch)
-LISTEN = Kind("host:port, port 0 for a free one", lambda text: _address(text, port_min=0))
+PATH = ValueType("a path", _path)
+URL = ValueType("a URL", _text, redacted_url)
+PAIRS = ValueType("a mapping of strings, name=value,name=value", _pairs, redacted_options)
+SWITCH = ValueType("true or false", _switch)
+LISTEN = ValueType("host:port, port 0 for a free one", lambda text: _address(text, port_min=0))
 LOG_LEVEL = _one_of("debug", "info", "warning", "error")
 LOOPBACK = HostPort("127.0.0.1", 6650)
 ADMIN_LOOPBACK = HostPort("127.0.0.1", 50051)
-ADMIN_LISTEN = Kind(f"{LISTEN.expects}, or empty for none", lambda text: LISTEN.parse(text) if text else None)
-ADVERTISE = Kind("host:port", lambda text: _address(text, port_min=1))
+ADMIN_LISTEN = ValueType(f"{LISTEN.expects}, or empty for none", lambda text: LISTEN.parse(text) if text else None)
+ADVERTISE = ValueType("host:port", lambda text: _address(text, port_min=1))
 
 _TIER = TierSettings()
 
-# -- the tree: of each setting its type, its kind and what it is for ---------------------------------------------------
+# -- the settings: each with its Python type, its value type and its purpose -------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +230,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything that can be set."""
+    """All settings of a broker."""
 
     data_dir: Annotated[Path, PATH, "data directory; created if it does not exist"]
     listen: Annotated[HostPort, LISTEN, "address to bind"] = LOOPBACK
@@ -257,11 +258,11 @@ class Config:
 
 
 class Setting(NamedTuple):
-    """One leaf of the tree."""
+    """One setting, such as `tls.certificate`."""
 
-    key: str  # tls.certificate
-    kind: Kind
-    default: Any  # MISSING: it must be given
+    key: str
+    type: ValueType
+    default: Any  # MISSING if the setting is required
     doc: str
 
     @property
@@ -269,8 +270,8 @@ class Setting(NamedTuple):
         return PREFIX + self.key.upper().replace(".", "__")
 
     def shown(self, value: Any) -> Any:
-        """As anybody may see it."""
-        return value if self.kind.show is None or value is None else self.kind.show(value)
+        """The value without secrets."""
+        return value if self.type.show is None or value is None else self.type.show(value)
 
     @property
     def flag(self) -> str:
@@ -279,7 +280,7 @@ class Setting(NamedTuple):
 
 @cache
 def settings() -> dict[str, Setting]:
-    """Every setting by its key, in the order of the tree."""
+    """Every setting by its key, in the order of the fields of `Config`."""
     return {each.key: each for each in _leaves(Config, "")}
 
 
@@ -290,15 +291,17 @@ def _leaves(section: type[Any], prefix: str) -> Iterator[Setting]:
         if isinstance(hint, type) and is_dataclass(hint):
             yield from _leaves(hint, f"{prefix}{each.name}.")
         else:
-            kind, doc = hint.__metadata__
+            value_type, doc = hint.__metadata__
             default = each.default if each.default_factory is MISSING else each.default_factory()
-            yield Setting(prefix + each.name, kind, default, doc)
+            yield Setting(prefix + each.name, value_type, default, doc)
 
 
-# -- reading it --------------------------------------------------------------------------------------------------------
+# -- loading -----------------------------------------------------------------------------------------------------------
 
 
 class Origin(NamedTuple):
+    """Where the value of a setting came from."""
+
     source: Literal["default", "file", "environment", "flag"]
     name: str = ""  # of the file, the variable or the flag
 
@@ -307,41 +310,43 @@ class Origin(NamedTuple):
 
 
 class Loaded(NamedTuple):
+    """A configuration, with the origin of each of its settings by key."""
+
     config: Config
-    origins: dict[str, Origin]  # by key, of every setting
+    origins: dict[str, Origin]
 
 
 def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str]) -> Loaded:
-    """Flags are by key, and only those that were given. Raises `ConfigInvalid`."""
+    """Merges all sources. `flags` has the flags that were given, by key. Raises `ConfigInvalid`."""
     given: dict[str, tuple[str, Origin]] = {}
     if file is not None:
-        given.update(_of_file(file))
-    given.update(_of_environment(environment))
+        given.update(_from_file(file))
+    given.update(_from_environment(environment))
     given.update({key: (text, Origin("flag", settings()[key].flag)) for key, text in flags.items()})
     values: dict[str, Any] = {}
     for key, (text, origin) in given.items():
-        kind = settings()[key].kind
+        expected = settings()[key].type
         try:
-            values[key] = kind.parse(text)
+            values[key] = expected.parse(text)
         except (ValueError, KeyError):
-            wrong = f", not {text[:_SHOWN_CHARACTERS]!r}" if kind.show is None else ""  # it may hold a secret
-            raise ConfigInvalid(f"{key} ({origin}) must be {kind.expects}{wrong}") from None
+            wrong = f", got {shown(text)}" if expected.show is None else ""  # it may contain a secret
+            raise ConfigInvalid(f"{key} ({origin}) must be {expected.expects}{wrong}") from None
     config = _build(values)
     _check(config)
     default = Origin("default")
     return Loaded(config, {key: given[key][1] if key in given else default for key in settings()})
 
 
-def _of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, Origin]]]:
+def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, Origin]]]:
     known = {each.variable: each.key for each in settings().values()}
     for name, text in environment.items():
         if name in known:
             yield known[name], (text, Origin("environment", name))
-        elif name.startswith(PREFIX) and name not in _OF_THE_CLIENT and not _OF_KUBERNETES.fullmatch(name):
+        elif name.startswith(PREFIX) and name not in _CLIENT_VARIABLES and not _KUBERNETES.fullmatch(name):
             raise ConfigInvalid(f"unknown setting {name} (environment){nearest(name, known)}")
 
 
-def _of_file(path: Path) -> Iterator[tuple[str, tuple[str, Origin]]]:
+def _from_file(path: Path) -> Iterator[tuple[str, tuple[str, Origin]]]:
     origin = Origin("file", str(path))
     try:
         with path.open("rb") as file:
@@ -363,7 +368,7 @@ def _of_file(path: Path) -> Iterator[tuple[str, tuple[str, Origin]]]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong and in which line, without the line itself: it may hold a secret."""
+    """What is wrong and in which line, but not the line itself, which may contain a secret."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"{error.problem or error.context} in line {error.problem_mark.line + 1}"
     if isinstance(error, yaml.YAMLError) and not isinstance(error, yaml.reader.ReaderError):
@@ -372,7 +377,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Loader(yaml.BaseLoader):
-    """Makes texts, lists and mappings, nothing else: what a text means is the setting's to say."""
+    """Builds only strings, lists and mappings. The type of a setting parses its string."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -389,18 +394,18 @@ class _Loader(yaml.BaseLoader):
 
 
 def _flattened(found: Any, prefix: str, origin: Origin) -> Iterator[tuple[str, str]]:
-    if found == "":  # a section of which everything is commented out
+    if found == "":  # a section in which everything is commented out
         return
     if not isinstance(found, dict):
-        raise ConfigInvalid(f"{prefix.rstrip('.') or 'the whole'} ({origin}) must be a mapping of settings")
+        raise ConfigInvalid(f"{prefix.rstrip('.') or 'the configuration'} ({origin}) must be a mapping of settings")
     for name, value in found.items():
         key = prefix + str(name)
         if key in settings():
-            if settings()[key].kind is PAIRS and isinstance(value, dict):
+            if settings()[key].type is PAIRS and isinstance(value, dict):
                 yield key, json.dumps({name: text for name, text in value.items() if isinstance(text, str)})
                 continue
             if not isinstance(value, str):
-                raise ConfigInvalid(f"{key} ({origin}) must be {settings()[key].kind.expects}, not several values")
+                raise ConfigInvalid(f"{key} ({origin}) must be {settings()[key].type.expects}, got {shown(value)}")
             yield key, value
         elif any(known.startswith(key + ".") for known in settings()):
             yield from _flattened(value, key + ".", origin)
@@ -410,7 +415,7 @@ def _flattened(found: Any, prefix: str, origin: Origin) -> Iterator[tuple[str, s
 
 
 def nearest(name: str, known: Mapping[str, object]) -> str:
-    """The end of a complaint about a name that is not known."""
+    """The suggestion at the end of an error about an unknown name."""
     close = get_close_matches(name[:_SHOWN_CHARACTERS], known, 1, 0.5)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -425,27 +430,27 @@ def _build(values: Mapping[str, Any]) -> Config:
     return built
 
 
-def _section(kind: type[Any], prefix: str, values: Mapping[str, Any]) -> Any:
-    hints, found = get_type_hints(kind, include_extras=True), {}
-    for each in fields(kind):
+def _section(section: type[Any], prefix: str, values: Mapping[str, Any]) -> Any:
+    hints, found = get_type_hints(section, include_extras=True), {}
+    for each in fields(section):
         key, hint = prefix + each.name, hints[each.name]
         if isinstance(hint, type) and is_dataclass(hint):
             found[each.name] = _section(hint, f"{key}.", values)
         elif key in values:
             found[each.name] = values[key]
-    return kind(**found)
+    return section(**found)
 
 
 def _check(config: Config) -> None:
-    """What settings must be together."""
+    """Checks the rules that involve several settings."""
     if (config.tls.certificate is None) != (config.tls.key is None):
         given, missing = ("key", "certificate") if config.tls.certificate is None else ("certificate", "key")
         raise ConfigInvalid(f"tls.{given} is set but tls.{missing} is not; set both the certificate and its key")
     exposed = next((each for each in (config.listen, config.admin_listen) if each and not each.is_loopback), None)
     if exposed is not None and not config.allow_unprotected_network:
-        lacking = "neither TLS nor authentication" if config.tls.certificate is None else "TLS but no authentication"
+        protection = "neither TLS nor authentication" if config.tls.certificate is None else "TLS but no authentication"
         raise ConfigInvalid(
-            f"{exposed.host} can be reached from other machines, with {lacking}: anyone who reaches it can read "
+            f"{exposed.host} can be reached from other machines, with {protection}: anyone who reaches it can read "
             "and write everything. Listen on 127.0.0.1, or pass --allow-unprotected-network"
         )
     if config.listen.is_everywhere and config.advertise is None:

@@ -1,7 +1,7 @@
-"""The way out when a broker's storage node is gone for good: its metadata forgets the node, and all that only it had.
+"""Recovery when a broker's storage node is gone for good: the metadata forgets the node and everything only it had.
 
-For a broker that does not run: it takes the metadata directory as a broker would. What lies in object storage stays.
-Nothing is written before somebody has seen what is lost; after a crash in between it can be done again.
+The broker must be stopped: this opens the metadata directory as a broker would. What is in object storage stays.
+Nothing is written before an operator has seen and accepted what is lost. After a crash it can be repeated.
 """
 
 from __future__ import annotations
@@ -22,42 +22,43 @@ from pydanube.stream.record import StreamRecord
 
 
 class LostTopic(NamedTuple):
-    """What is gone of a topic or partition, with its subscriptions and producers."""
+    """What a topic or partition has lost, besides its subscriptions and producers."""
 
     topic: str
-    messages: int  # in sealed ledgers and nowhere else
-    more: bool  # some ledger was being written: nobody can tell how many messages it had
-    stored: int  # messages that lie in object storage, and stay
+    messages: int  # in sealed ledgers, and stored nowhere else
+    more: bool  # a ledger was open, so an unknown number of messages is lost as well
+    stored: int  # messages in object storage, which stay
 
 
-class _Seen(Exception):
-    """Ends an opening that was only for looking."""
+class _OnlyLooking(Exception):
+    """Stops the opening of the metadata before anything is written."""
 
 
 async def forget_node(
     for_metadata: Disk, for_node: Disk, randomness: Randomness, *, accept: bool
 ) -> tuple[NodeIdentity, list[LostTopic]]:
-    """The node that the metadata names, and what is lost with it; with `accept` the metadata has forgotten it."""
-    seen: list[tuple[NodeIdentity, list[LostTopic]]] = []
+    """Returns the node that the metadata names, and what is lost with it. With `accept`, the metadata forgets it."""
+    found: list[tuple[NodeIdentity, list[LostTopic]]] = []
 
     async def look(metadata: LocalMetadata) -> None:
-        identity = await _missing(metadata, for_node)
-        seen.append((identity, await _lost(metadata, identity)))
+        identity = await _missing_node(metadata, for_node)
+        found.append((identity, await _lost(metadata, identity)))
         if not accept:
-            raise _Seen
+            raise _OnlyLooking
 
     try:
         metadata = await LocalMetadata.open(for_metadata, randomness, approve=look)
-    except _Seen:
-        return seen[0]
+    except _OnlyLooking:
+        return found[0]
     try:
-        await _forget(metadata, seen[0][0])
+        await _forget(metadata, found[0][0])
     finally:
         await metadata.close()
-    return seen[0]
+    return found[0]
 
 
-async def _missing(metadata: LocalMetadata, for_node: Disk) -> NodeIdentity:
+async def _missing_node(metadata: LocalMetadata, for_node: Disk) -> NodeIdentity:
+    """The node that the metadata names. Raises unless its directory is empty or gone."""
     known, found = registration(metadata), await read_node_file(for_node)
     if known is None or not known.boots:
         raise NodeDirectoryInvalid("the metadata names no storage node, so none can be lost; start the broker")
@@ -74,11 +75,11 @@ async def _lost(metadata: LocalMetadata, identity: NodeIdentity) -> list[LostTop
     catalog = MetadataCatalog(metadata)
     found: list[LostTopic] = []
     for record in Directory(metadata).everything():
-        for place in record.places() if record.reliable else ():
-            stream = record.stream(place.partition)
-            data, state = [(await catalog.load(name))[0] for name in (stream, state_stream(stream))]
+        for name in record.places() if record.reliable else ():
+            stream = record.stream(name.partition)
+            data, state = [(await catalog.load(each))[0] for each in (stream, state_stream(stream))]
             if _only_on(data, identity) or _only_on(state, identity):
-                found.append(_lost_of(str(place), data, identity))
+                found.append(_lost_of(str(name), data, identity))
     return found
 
 
@@ -95,12 +96,12 @@ def _lost_of(topic: str, record: StreamRecord, identity: NodeIdentity) -> LostTo
 
 
 async def _forget(metadata: LocalMetadata, identity: NodeIdentity) -> None:
-    """The node last: until then a start is refused, and this can be done again."""
+    """Removes the node last: until then a broker refuses to start, and this can be repeated."""
     catalog = MetadataCatalog(metadata)
     for stream in await catalog.streams():
         record, version = await catalog.load(stream)
         only_here = [ledger.id for ledger in record.ledgers if ledger.nodes == (identity,)]
-        for part in record.ledgers.in_parts(only_here[1:-1]):  # the first and the last say what is lost
+        for part in record.ledgers.in_parts(only_here[1:-1]):  # the first and the last show what is lost
             before, record = record, record.without(part)
             version = await catalog.store(stream, record, version, before)
         left = record.without_node(stream, identity)

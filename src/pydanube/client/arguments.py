@@ -12,6 +12,7 @@ from typing import Any
 from pydanube.base import units
 from pydanube.base.errors import ArgumentInvalid, BatchInvalid
 from pydanube.base.keys import check_key
+from pydanube.base.limits import SECOND
 from pydanube.base.units import Duration as Duration
 from pydanube.base.units import Size as Size
 from pydanube.wire.batch import Codec
@@ -85,7 +86,7 @@ def microseconds_of(time: When) -> int:
     if isinstance(time, datetime):
         if time.tzinfo is None:
             raise TypeError("a datetime needs a time zone")
-        return round(time.timestamp() * 1_000_000)
+        return round(time.timestamp() * SECOND)
     if not isinstance(time, int):
         raise ArgumentInvalid(f"a time must be microseconds since 1970 or a datetime with a time zone, got {time!r}")
     if not -(1 << 63) <= time < 1 << 63:

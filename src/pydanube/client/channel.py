@@ -16,6 +16,7 @@ from pydanube.base.errors import (
     SegmentDamaged,
     SegmentMissing,
 )
+from pydanube.base.retry import Backoff
 from pydanube.client.connection import Connection
 from pydanube.client.errors import copy_of
 from pydanube.wire.commands import Acked, Deliver, Published, Recall, Reply
@@ -23,17 +24,8 @@ from pydanube.wire.commands import Acked, Deliver, Published, Recall, Reply
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
-BACKOFF_SECONDS = 0.05
-BACKOFF_SECONDS_MAX = 2.0
+RETRY = Backoff(0.05, 2.0)
 DAMAGE_ERRORS = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # damage of one partition; the others continue
-
-
-def backoff(client: Client, attempt: int) -> float:
-    """Seconds to wait before an attempt (0 is the first, without a wait): doubled each time, with random jitter."""
-    if not attempt:
-        return 0.0
-    longest = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 20))
-    return longest * (500 + client.randomness.below(501)) / 1000
 
 
 class ReopeningChannel:
@@ -160,7 +152,7 @@ class ReopeningChannel:
     async def _try_again(self) -> None:
         try:
             while not self.closed:
-                await asyncio.sleep(backoff(self.client, self._attempts))
+                await asyncio.sleep(RETRY.after(self._attempts, self.client.randomness.below))
                 try:
                     await self.open()
                 except DanubeError as error:

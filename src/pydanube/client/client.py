@@ -26,7 +26,7 @@ from pydanube.base.names import full_name
 from pydanube.base.wording import many
 from pydanube.client.admin import Admin
 from pydanube.client.arguments import Duration, seconds_of
-from pydanube.client.channel import BACKOFF_SECONDS_MAX, backoff
+from pydanube.client.channel import RETRY
 from pydanube.client.connection import Connection
 from pydanube.client.consumer import Consumer, Start
 from pydanube.client.errors import copy_of
@@ -236,7 +236,7 @@ class Client(Openable):
         if connection is not self._connection:
             return
         self._connection = None
-        if self.loop.time() - self._since > BACKOFF_SECONDS_MAX:  # it was stable
+        if self.loop.time() - self._since > RETRY.longest:  # it was stable
             self._attempts = 0
         if self._closed is None:
             self._reason = error
@@ -246,7 +246,7 @@ class Client(Openable):
     async def _reconnect(self) -> None:
         while True:
             self._attempts += 1
-            await asyncio.sleep(backoff(self, self._attempts))
+            await asyncio.sleep(RETRY.after(self._attempts, self.randomness.below))
             try:
                 return await self._connect()
             except DanubeError as error:

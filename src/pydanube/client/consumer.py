@@ -23,12 +23,14 @@ from pydanube.base.errors import (
     NotOpened,
     TopicNotFound,
 )
+from pydanube.base.fields import Fields
 from pydanube.base.limits import (
     CONSUMER_PREFETCH_BYTES,
     CONSUMER_PREFETCH_MESSAGES,
     GRANTED_BYTES_MAX,
     OFFSET_MAX,
     PERMITS_MAX,
+    SECOND,
 )
 from pydanube.base.names import full_name, parse_topic
 from pydanube.base.ranges import ranges_of
@@ -66,7 +68,7 @@ def wire_position(start: Start, now: int) -> str | int | dict[str, int]:
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ArgumentInvalid("a start time needs a time zone")
-        return {"time": round(start.timestamp() * 1_000_000)}
+        return {"time": round(start.timestamp() * SECOND)}
     if isinstance(start, Mapping):
         return dict(start)
     if type(start) is int and 0 <= start <= OFFSET_MAX:
@@ -108,11 +110,9 @@ class Consumer(Openable):
             raise ArgumentInvalid("give the consumer either topics or a pattern")
         if topics is not None and not topics:
             raise ArgumentInvalid("a consumer needs at least one topic")
-        if not 0 < prefetch <= PERMITS_MAX:
-            raise ArgumentInvalid(f"prefetch must be 1 to {PERMITS_MAX}, got {prefetch}")
-        self.prefetch_bytes = size_of(prefetch_bytes)
-        if not 0 < self.prefetch_bytes <= GRANTED_BYTES_MAX:
-            raise ArgumentInvalid(f"prefetch_bytes must be 1 to {GRANTED_BYTES_MAX}, got {prefetch_bytes}")
+        given = Fields(ArgumentInvalid, {"prefetch": prefetch, "prefetch_bytes": size_of(prefetch_bytes)})
+        given.whole("prefetch", 1, PERMITS_MAX)
+        self.prefetch_bytes = given.whole("prefetch_bytes", 1, GRANTED_BYTES_MAX)
         self.client = client
         self.topics = [full_name(each) for each in ([topics] if isinstance(topics, str) else topics or ())]
         self.pattern = None if pattern is None else full_name(pattern)

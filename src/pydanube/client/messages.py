@@ -13,7 +13,7 @@ from pydanube.base.errors import ArgumentInvalid, BatchDamaged, BatchInvalid, Ba
 from pydanube.client.arguments import Duration
 from pydanube.wire.arrow import to_record_batch
 from pydanube.wire.batch import Batch
-from pydanube.wire.columns import Column, Kind, kind_of
+from pydanube.wire.columns import Column, ColumnKind, kind_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -212,13 +212,13 @@ class MessageBatch:
         attributes: Any = repeat(_NOTHING)
         publish_times: Any = repeat(content.publish_time)
         event_times: Any = repeat(None)
-        if kind_of(columns, Column.KEY) != Kind.ABSENT:
+        if kind_of(columns, Column.KEY) != ColumnKind.ABSENT:
             keys = self._rows(content.keys())
-        if kind_of(columns, Column.ATTRIBUTES) != Kind.ABSENT:
+        if kind_of(columns, Column.ATTRIBUTES) != ColumnKind.ABSENT:
             attributes = [each or _NOTHING for each in self._rows(content.attributes())]
-        if kind_of(columns, Column.PUBLISH_TIME) != Kind.ABSENT:
+        if kind_of(columns, Column.PUBLISH_TIME) != ColumnKind.ABSENT:
             publish_times = self._rows(content.publish_times())
-        if kind_of(columns, Column.EVENT_TIME) != Kind.ABSENT:
+        if kind_of(columns, Column.EVENT_TIME) != ColumnKind.ABSENT:
             event_times = self._rows(content.event_times())
         columns_of_rows = (repeat(self), offsets, self.payloads, keys, attributes, publish_times, event_times)
         rows = zip(*columns_of_rows, strict=False)  # `repeat` never ends

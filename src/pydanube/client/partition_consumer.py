@@ -27,6 +27,7 @@ from pydanube.base.limits import (
     CLIENT_ACKS_KEPT_GROUPS_MAX,
     POLICY_MICROSECONDS_MAX,
     REASON_BYTES_MAX,
+    SECOND,
     TAKEN_MESSAGES_MAX,
 )
 from pydanube.base.ranges import Ranges
@@ -140,7 +141,7 @@ class PartitionConsumer(ReopeningChannel):
 
     def _set_timeout(self, microseconds: int | None) -> None:
         self._timed = microseconds is not None
-        step = NOTICE_SECONDS_MAX if microseconds is None else microseconds / 1_000_000 / NOTICES
+        step = NOTICE_SECONDS_MAX if microseconds is None else microseconds / SECOND / NOTICES
         self._notice_seconds = min(max(step, NOTICE_SECONDS_MIN), NOTICE_SECONDS_MAX)
 
     def interrupted(self, error: DanubeError) -> None:
@@ -495,14 +496,14 @@ class PartitionConsumer(ReopeningChannel):
         self.consumer.ack_failed(error, count)
 
     def nack(self, first: int, last: int, generation: int, delay: float, reason: str) -> None:
-        if not 0 <= delay * 1_000_000 <= POLICY_MICROSECONDS_MAX:
-            raise ArgumentInvalid(f"the delay of a nack must be 0 to {POLICY_MICROSECONDS_MAX // 1_000_000} seconds")
+        if not 0 <= delay * SECOND <= POLICY_MICROSECONDS_MAX:
+            raise ArgumentInvalid(f"the delay of a nack must be 0 to {POLICY_MICROSECONDS_MAX // SECOND} seconds")
         self._check_not_forked()
         if generation != self.generation or self.closed:
             return
         reason = reason.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore")
         if self.connection is not None:
-            microseconds = round(delay * 1_000_000)
+            microseconds = round(delay * SECOND)
             self.connection.write(Nack(self.number, 0, generation, [(first, last)], microseconds, reason).encode())
             self._done([(first, last)])
         if delay:
@@ -512,7 +513,7 @@ class PartitionConsumer(ReopeningChannel):
     def _nack_again(self, nacked: Nacked) -> None:
         """Nacks it again for the rest of its delay, which the broker no longer knows."""
         first, last, until, reason = nacked
-        left = max(0, round((until - self.client.clock.monotonic()) * 1_000_000))
+        left = max(0, round((until - self.client.clock.monotonic()) * SECOND))
         assert self.connection is not None
         self.connection.write(Nack(self.number, 0, self.generation, [(first, last)], left, reason).encode())
         self._done([(first, last)])

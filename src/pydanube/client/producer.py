@@ -29,6 +29,7 @@ from pydanube.base.limits import (
     PRODUCER_BATCH_BYTES,
     PRODUCER_BATCH_MESSAGES,
     PRODUCER_BUFFER_BYTES,
+    SECOND,
 )
 from pydanube.base.names import full_name
 from pydanube.client.arguments import (
@@ -180,7 +181,7 @@ class Producer(Openable):
         seconds = seconds_of(delay)
         if not seconds >= 0:
             raise ArgumentInvalid(f"a delay must not be negative, got {delay}")
-        return self.client.clock.wall() + round(seconds * 1_000_000)
+        return self.client.clock.wall() + round(seconds * SECOND)
 
     def send_nowait(self, payload: Any, **options: Any) -> SendResult[Receipt]:
         """Like `send`, but raises `ProducerBusy` while the buffer is full. Takes the options of `send`."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NothingReceived, NotOpened
 from pydanube.base.limits import READ_AHEAD_BYTES
 from pydanube.base.names import full_name
+from pydanube.base.retry import Backoff
 from pydanube.client.arguments import Duration, seconds_of
-from pydanube.client.channel import backoff
+from pydanube.client.channel import RETRY
 from pydanube.client.consumer import Start, wire_position
 from pydanube.client.errors import copy_of
 from pydanube.client.lifecycle import Openable
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
     from pydanube.client.client import Client, TopicInfo
 
-POLL_SECONDS = 0.005  # at the end of a topic; doubled while nothing arrives
-POLL_SECONDS_MAX = 0.1
+POLL = Backoff(0.005, 0.1)  # at the end of a topic, while nothing arrives
 Offsets = Mapping[int | None, int]  # by partition; None is a topic without partitions
 log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ class Reader(Openable):
     async def _fill(self) -> bool:
         """Reads until there are messages; returns False at the end. One task at a time reads, for all tasks."""
         async with self._reading:
-            pause, failures = POLL_SECONDS, 0
+            pauses, failures = iter(POLL), 0
             while not self._queue:
                 if self._closed is not None:
                     raise copy_of(self._closed)
@@ -238,15 +238,14 @@ class Reader(Openable):
                         raise
                     failures += 1
                     log.info("reading %s failed, retrying: %s", self.topic, error)
-                    await asyncio.sleep(backoff(self.client, failures))
+                    await asyncio.sleep(RETRY.after(failures, self.client.randomness.below))
                     continue
                 failures = 0
                 if self._queue:
                     break
                 if self._positions and all(position.at_end for position in self._positions):
                     return False
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, POLL_SECONDS_MAX)
+                await asyncio.sleep(next(pauses))
             return True
 
     async def _read_in_turn(self) -> None:

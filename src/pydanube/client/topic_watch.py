@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from pydanube.base.errors import ClientClosed, DanubeError
 from pydanube.base.limits import TOPIC_CHANGES_TOLD_MAX, TOPIC_WATCH_NAMESPACES_MAX, TOPIC_WATCH_SECONDS_MAX
 from pydanube.base.names import parse_topic
+from pydanube.base.retry import Backoff
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
-RETRY_SECONDS = 1.0  # after a failed request, or after a change could not be handled
-RETRY_SECONDS_MAX = 30.0  # for a topic that fails repeatedly
+RETRY = Backoff(1.0, 30.0)  # after a failed request, or after a change could not be handled
 GATHER_SECONDS = 0.02  # to collect changes, so that many are handled together
 TopicNames = Collection[str] | None  # changed topics; None if any may have changed
 FailedTopics = dict[str, DanubeError]  # topics and their errors
@@ -114,7 +114,7 @@ class TopicWatches:
             return asking.result()
         if not isinstance(error, DanubeError) or isinstance(error, ClientClosed):
             raise error
-        await asyncio.sleep(RETRY_SECONDS)  # the client itself reports a lost connection
+        await asyncio.sleep(RETRY.first)  # the client itself reports a lost connection
         return None
 
     def _notify(self, found: Reply) -> None:
@@ -132,19 +132,20 @@ class Retries:
 
     def __init__(self, client: Client, changes: TopicChanges) -> None:
         self._client, self._changes = client, changes
-        self._waiting: dict[str, tuple[float, TimerHandle]] = {}  # the last delay, and its timer
+        self._waiting: dict[str, tuple[int, TimerHandle]] = {}  # failures in a row, and the next attempt
 
     def plan(self, failed: FailedTopics, looked: TopicNames) -> None:
         for name in [each for each in self._waiting if each not in failed and (looked is None or each in looked)]:
             self._waiting.pop(name)[1].cancel()
         for name, error in failed.items():
             self._client.emit("refresh_failed", error)
-            seconds = RETRY_SECONDS
+            failures = 1
             if name in self._waiting:
-                last, timer = self._waiting[name]
+                before, timer = self._waiting[name]
                 timer.cancel()
-                seconds = min(2 * last, RETRY_SECONDS_MAX)
-            self._waiting[name] = seconds, self._client.loop.call_later(seconds, self._changes.add, [name])
+                failures += before
+            retry = self._client.loop.call_later(RETRY.after(failures), self._changes.add, [name])
+            self._waiting[name] = failures, retry
 
     def cancel(self) -> None:
         for _, timer in self._waiting.values():
@@ -170,7 +171,7 @@ async def follow(client: Client, namespaces: Iterable[str], look: Look, changes:
             except DanubeError as error:
                 client.emit("refresh_failed", error)
                 changes.add(names)
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY.first)
     finally:
         retries.cancel()
         for namespace in watched:

@@ -1,4 +1,4 @@
-"""Sans-IO cores of delivery: which consumer of a subscription gets which offsets, and what becomes of failures.
+"""Sans-IO cores of delivery: which consumer of a subscription gets which offsets, and what happens on failure.
 
-No asyncio, os, socket, time or random here. The engines keep nothing durable: what is acknowledged is the cursor's.
+They use no asyncio, os, socket, time or random, and keep nothing durable: the cursor records what is acknowledged.
 """

@@ -1,6 +1,6 @@
-"""Numbers that wait for a time: offsets for their delivery time, retries and keys for the end of their delay.
+"""A priority queue of numbers by time: offsets by delivery time, retries and keys by the end of their delay.
 
-The next time comes first. What is taken off before its time costs no search, and its traces are swept out in bulk.
+Removing a number early needs no search: its heap entry stays behind, and stale entries are removed in bulk.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 
-_TRACES_MAX = 1_024  # of entries that were taken off, before they are swept out; more as the agenda grows
+_STALE_MAX = 1_024  # stale heap entries before they are removed; more as the agenda grows
 
 
 class Agenda:
@@ -18,7 +18,7 @@ class Agenda:
 
     def __init__(self) -> None:
         self._times: dict[int, int] = {}
-        self._heap: list[tuple[int, int]] = []  # (time, number), also of numbers that have another time by now
+        self._heap: list[tuple[int, int]] = []  # (time, number); an entry is stale if the number has another time now
 
     def __len__(self) -> int:
         return len(self._times)
@@ -40,11 +40,11 @@ class Agenda:
             self._times.pop(number, None)
         self._sweep()
 
-    def known(self, first: int, last: int) -> list[int]:
-        return known(self._times, first, last)
+    def numbers_within(self, first: int, last: int) -> list[int]:
+        return numbers_within(self._times, first, last)
 
     def take_due(self, now: int, most: int | None = None) -> list[int]:
-        """Takes off the numbers whose time has come, the earliest first; at most `most`, if given."""
+        """Removes and returns the numbers whose time has come, earliest first; at most `most`, if given."""
         taken: list[int] = []
         while self._heap and self._heap[0][0] <= now and len(taken) != most:
             time, number = heappop(self._heap)
@@ -54,7 +54,7 @@ class Agenda:
         return taken
 
     def shift(self, by: int) -> None:
-        """All times were told by a clock that was wrong by so much."""
+        """Moves all times, because the clock they were taken from was corrected."""
         self._times = {number: time + by for number, time in self._times.items()}
         self._heap = [(time, number) for number, time in self._times.items()]
         heapify(self._heap)
@@ -72,13 +72,13 @@ class Agenda:
         self._heap.clear()
 
     def _sweep(self) -> None:
-        if len(self._heap) > 2 * len(self._times) + _TRACES_MAX:
+        if len(self._heap) > 2 * len(self._times) + _STALE_MAX:
             self._heap = [(time, number) for number, time in self._times.items()]
             heapify(self._heap)
 
 
-def known(table: Mapping[int, object], first: int, last: int) -> list[int]:
-    """The numbers of [first, last] that a table has, ascending; whichever of both is the shorter is walked."""
+def numbers_within(table: Mapping[int, object], first: int, last: int) -> list[int]:
+    """The keys of the table in [first, last], ascending. Iterates over the range or the table, whichever is shorter."""
     if last - first < len(table):
         return [number for number in range(first, last + 1) if number in table]
     return sorted([number for number in table if first <= number <= last])

@@ -1,6 +1,6 @@
-"""Delivery on non-reliable topics: at most once. Who has not asked for messages loses them, and the loss is counted.
+"""Delivery on non-reliable topics: at most once. A consumer without permits loses messages, and the losses are counted.
 
-Keeps only who is connected and whose turn it is: nothing is queued, sent again or acknowledged.
+It only knows who is connected and whose turn it is: nothing is queued, sent again or acknowledged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pydanube.base.errors import ConsumerBusy
 from pydanube.base.ids import ConsumerId
-from pydanube.dispatch.engine import no_filters
+from pydanube.dispatch.engine import refuse_filters
 from pydanube.dispatch.events import Deliver, Run
 from pydanube.dispatch.ring import Filters, Ring
 from pydanube.dispatch.roster import Member, Roster
@@ -18,7 +18,7 @@ from pydanube.topic.records import SubscriptionKind
 
 
 class Routed(NamedTuple):
-    """Where the messages of a run go, and how many go nowhere."""
+    """Where the messages of a run go, and how many of them are dropped."""
 
     deliveries: list[Deliver]
     dropped: int
@@ -45,7 +45,7 @@ class BestEffort:
         if self.kind is SubscriptionKind.KEY_SHARED:
             self._ring.join(consumer, Filters(filters))
         else:
-            no_filters(filters)
+            refuse_filters(filters)
         self._roster.add(Member(consumer))
 
     @property
@@ -61,7 +61,7 @@ class BestEffort:
         self._roster.grant(consumer, permits)
 
     def lost(self, consumer: ConsumerId) -> int:
-        """Messages that were the consumer's and went nowhere, for it had not asked. Of Shared ones nobody's were."""
+        """How many messages the consumer missed because it had no permits. On Shared they belong to no consumer."""
         return self._lost.get(consumer, 0)
 
     def route(self, run: Run) -> Routed:

@@ -1,7 +1,7 @@
-"""The one interface of all reliable engines, and what they share: consumers, permits, pausing, poison.
+"""The interface of all reliable engines, and what they have in common: consumers, permits, pausing, poison.
 
-An engine decides which consumer of one subscription gets which offsets. It owns no cursor: the host feeds it only what
-is not done, in offset order, and keeps durable what is acknowledged. After every call the host polls.
+An engine decides which consumer of one subscription receives which offsets. It owns no cursor: the host offers it only
+unacknowledged messages, in offset order, and stores acknowledgements. The host polls after every call.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ NOTHING_OFFERED = -1
 
 
 class Engine(ABC, Generic[M]):
-    """Times are microseconds and never run backwards. Only `join`, `grant` and the explanations raise errors.
+    """Times are in microseconds and never run backwards. Only `join`, `grant` and the explanations raise errors.
 
-    One poll deals with `at_once` messages or keys of each sort: those that failed, that are due, that go out. The first
-    of what somebody had who left are taken back at once, the others by the next polls.
+    One poll handles at most `at_once` messages or keys of each sort: failed, due, and ready to deliver. When a consumer
+    leaves, that many of its messages are taken back at once, and the others by the next polls.
     """
 
     at_once = DECIDED_AT_ONCE
@@ -39,12 +39,12 @@ class Engine(ABC, Generic[M]):
         self._poison = Poison(policy)
         self._offered = NOTHING_OFFERED  # the highest offset that was offered
         self._recalled: list[tuple[ConsumerId, int, int]] = []
-        self._polled = 0  # the time of the last poll
-        self.unfinished = False  # the last poll left some of what may go now to the next one
+        self._polled = 0  # when the last poll was
+        self.unfinished = False  # the last poll left some work that the next one can do at once
 
     @property
     def key_bytes_at_once(self) -> int:
-        """Of keys of messages that are offered in one turn."""
+        """How many bytes of keys to offer in one turn."""
         return KEYS_AT_ONCE_BYTES
 
     # -- consumers
@@ -52,14 +52,14 @@ class Engine(ABC, Generic[M]):
     def join(self, consumer: ConsumerId, now: int, *, filters: Sequence[bytes] = (), timed: bool = True) -> None:
         """Connects a consumer, without permits. Joining twice changes nothing.
 
-        `timed`: an ack timeout runs from when a message is delivered, else from when it is `taken`.
+        If it is `timed`, the ack timeout of a message starts at its delivery, otherwise when it is `taken`.
         """
         if self._roster.find(consumer) is None:
             self._admit(consumer, filters)
             self._roster.get(consumer).timed = timed
 
     def set_timed(self, consumer: ConsumerId, now: int) -> None:
-        """From now on it is `timed`, also for what it has in flight."""
+        """Makes the consumer `timed` from now on, also for the messages that it has in flight."""
         member = self._roster.get(consumer)
         if not member.timed:
             member.timed = True
@@ -71,14 +71,14 @@ class Engine(ABC, Generic[M]):
 
     @abstractmethod
     def leave(self, consumer: ConsumerId, now: int, *, crashed: bool) -> None:
-        """What it had in flight is due at once; only a crash counts as a failure of the message it worked on."""
+        """Its messages in flight are due at once; only a crash counts as a failure of the message it was working on."""
 
     def grant(self, consumer: ConsumerId, permits: int, now: int) -> None:
-        """Lets the consumer be given so many more messages, redeliveries included."""
+        """Allows the consumer this many more messages, redeliveries included."""
         self._roster.grant(consumer, permits)
 
     def withdraw(self, consumer: ConsumerId) -> int:
-        """It can take no more for now: its permits are taken back, and how many they were is said."""
+        """Takes back all permits of a consumer that can take no more for now, and returns how many there were."""
         return self._roster.withdraw(consumer)
 
     def pause(self) -> None:
@@ -88,7 +88,7 @@ class Engine(ABC, Generic[M]):
         self.paused = False
 
     def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
-        """Goes by these from now on. What is in flight has the new time to be acknowledged, from now on."""
+        """Applies a new policy and new settings. The ack timeout of everything in flight starts again."""
         self.policy, self.settings = policy, settings
         self._poison.alter(policy, now)
 
@@ -96,52 +96,52 @@ class Engine(ABC, Generic[M]):
 
     @abstractmethod
     def wants(self) -> int:
-        """How many messages it would take now. The rest of one batch may come on top."""
+        """How many messages to offer now. The offer may exceed it by the rest of one batch."""
 
     @abstractmethod
     def offer(self, run: Run, now: int) -> None:
-        """Feeds messages that are not done, in offset order, none twice."""
+        """Hands over unacknowledged messages, in offset order, none of them twice."""
 
     def _accept(self, run: Run, kept: int, kept_max: int) -> None:
-        """The host's side of the bargain: ascending offsets, and not more than was wanted and the rest of a batch."""
+        """Checks the host: offsets ascend, and no more is offered than was wanted plus the rest of a batch."""
         assert self._offered < run.first <= run.last, (self._offered, run.first, run.last)
         assert kept + run.last - run.first < kept_max + BATCH_MESSAGES_MAX, (kept, run.last - run.first)
         self._offered = run.last
 
     @abstractmethod
     def poll(self, now: int) -> list[Effect]:
-        """What to do now. A second poll at the same time has nothing to add, unless it is `unfinished`."""
+        """What to do now. A second poll at the same time returns nothing, unless the first was `unfinished`."""
 
     def shift_delays(self, by: int) -> None:
-        """Delivery times that were told turned out to be so much later. Only Shared has any."""
+        """Moves all delivery times, because the wall clock was corrected. Only Shared has delivery times."""
 
     def take_recalled(self) -> list[tuple[ConsumerId, int, int]]:
-        """Whose messages (consumer, first, last) failed or were rewound since it was last asked.
+        """The messages (consumer, first, last) that failed or were rewound since the last call.
 
-        The host asks before it hands out what was decided earlier: these must no longer be.
+        The host calls it before it hands out earlier deliveries: it must no longer hand out these.
         """
         recalled, self._recalled = self._recalled, []
         return recalled
 
     @abstractmethod
     def due(self) -> int | None:
-        """When to poll again at the latest, even if nothing happens; always later than the last poll."""
+        """When to poll again at the latest, even if nothing happens. Always after the last poll."""
 
     @abstractmethod
     def acked(self, first: int, last: int) -> None:
-        """These are done, wherever they are; what is not known is passed over."""
+        """Removes acknowledged messages, in flight or not. Unknown offsets are ignored."""
 
     @abstractmethod
     def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
-        """These failed. Only what is in flight with that consumer counts."""
+        """These messages failed. Those that are not in flight with the consumer are ignored."""
 
     @abstractmethod
     def taken(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
-        """Its program works on these: their ack timeout begins, or begins again. Only what it has in flight counts."""
+        """The consumer works on these: their ack timeout (re)starts. Those not in flight with it are ignored."""
 
     @abstractmethod
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
-        """It could not be handed out: it is decided again, its permits come back, and nothing has failed."""
+        """A delivery could not be handed out: it is assigned again, the permits come back, and no failure counts."""
 
     def poison_failed(self, offset: int, now: int, why: str = "") -> None:
         """Dropping or dead-lettering did not work; the engine asks again later."""
@@ -149,13 +149,13 @@ class Engine(ABC, Generic[M]):
 
     @abstractmethod
     def reset(self, now: int) -> None:
-        """A seek: all messages are forgotten, with their failures. Consumers and permits stay."""
+        """Forgets all messages and their failures, after a seek. Consumers and permits stay."""
 
-    # -- what is known
+    # -- status
 
     @property
     def blocked_at(self) -> int | None:
-        """The first message whose retries are exhausted, and that stops others or cannot be given up."""
+        """The first message whose retries are exhausted and that blocks others, or that cannot be given up."""
         block = self.policy.poison is PoisonPolicy.BLOCK
         return self._poison.first() if block else self._poison.first_stuck()
 
@@ -166,12 +166,12 @@ class Engine(ABC, Generic[M]):
     @property
     @abstractmethod
     def in_flight(self) -> int:
-        """Messages that are delivered and neither acknowledged nor failed."""
+        """How many messages are delivered, and neither acknowledged nor failed."""
 
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """Messages that were offered and are neither done nor in flight."""
+        """How many messages were offered, and are neither acknowledged nor in flight."""
 
     @property
     def delayed(self) -> int:
@@ -180,29 +180,29 @@ class Engine(ABC, Generic[M]):
 
     @property
     def delayed_until(self) -> int | None:
-        """The earliest of these times."""
+        """The earliest of these delivery times."""
         return None
 
     @property
     @abstractmethod
     def stopped(self) -> int:
-        """How many of the waiting messages no consumer gets until somebody decides about one that failed too often."""
+        """How many waiting messages nobody receives until a message that failed too often is dealt with."""
 
     @property
     @abstractmethod
-    def at_a_stand(self) -> bool:
-        """Whether nothing new is read until somebody decides, or a delivery time has come."""
+    def is_stalled(self) -> bool:
+        """Whether nothing new is read until a poisoned message is dealt with, or a delivery time comes."""
 
     @abstractmethod
     def explain(self, offset: int, now: int) -> Explanation:
-        """Why this message is where it is."""
+        """Why this message is not acknowledged yet, or that it is."""
 
     @abstractmethod
     def explain_consumer(self, consumer: ConsumerId, now: int) -> Explanation:
-        """Why this consumer is given nothing now."""
+        """Why this consumer receives nothing now."""
 
     def _explain_standstill(self, room: int) -> Explanation | None:
-        """What holds up every message alike, if anything does."""
+        """What holds up all messages, if anything does."""
         if not self._roster:
             return Explanation(Cause.NO_CONSUMER)
         if self.paused:
@@ -222,7 +222,7 @@ class Engine(ABC, Generic[M]):
         return Explanation(Cause.NO_PERMITS, consumer=consumer)
 
     def _explain_poison(self, offset: int) -> Explanation:
-        """Of a message whose own retries are exhausted."""
+        """Explains a message whose own retries are exhausted."""
         if (why := self._poison.why_stuck(offset)) is not None:
             return Explanation(Cause.POISON_STUCK, offset=offset, what=why)
         if self.policy.poison is PoisonPolicy.BLOCK:
@@ -230,6 +230,6 @@ class Engine(ABC, Generic[M]):
         return Explanation(Cause.DEAD_LETTERING)
 
 
-def no_filters(filters: Sequence[bytes]) -> None:
+def refuse_filters(filters: Sequence[bytes]) -> None:
     if filters:
         raise FilterInvalid("only Key-Shared subscriptions support key filters")

@@ -1,4 +1,4 @@
-"""What an engine is told and what it answers: plain values, so that an incident can be written down and run again."""
+"""The input and output of an engine: plain values, so that an incident can be recorded and replayed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydanube.dispatch.policy import PoisonPolicy
 
 
 class Run(NamedTuple):
-    """Consecutive offsets that are not done yet, with a key each for Key-Shared and a delivery time each if delayed."""
+    """Consecutive unacknowledged offsets, each with a key for Key-Shared and a delivery time if any is delayed."""
 
     first: int
     last: int
@@ -19,7 +19,7 @@ class Run(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Give these offsets to this consumer; `attempt` is how many deliveries of each failed before."""
+    """Deliver these offsets to this consumer; `attempt` is how many deliveries of each have failed before."""
 
     consumer: ConsumerId
     first: int
@@ -28,7 +28,7 @@ class Deliver(NamedTuple):
 
 
 class Poisoned(NamedTuple):
-    """Retries are exhausted. It stays until the host has done what the policy says and acks it, or `poison_failed`."""
+    """Retries are exhausted. The host does what the policy says, then acks the message or reports `poison_failed`."""
 
     offset: int
     attempts: int
@@ -37,7 +37,7 @@ class Poisoned(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """No consumer accepts the keys of these offsets and the subscription skips such. The host acks and counts them."""
+    """No consumer accepts the keys of these offsets, and the subscription skips them. The host acks and counts them."""
 
     first: int
     last: int

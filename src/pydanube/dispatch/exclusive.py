@@ -1,4 +1,4 @@
-"""Exclusive: one consumer, everything in order. A second consumer is refused."""
+"""Exclusive: one consumer receives everything, in order. A second consumer is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydanube.dispatch.ordered import Ordered
 
 
 class Exclusive(Ordered):
-    """What the consumer had not acknowledged when it left is the next one's, in order."""
+    """When the consumer leaves, the next one receives everything it had not acknowledged, in order."""
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
         holder = self._roster.first()

@@ -1,6 +1,6 @@
-"""Why a message is not delivered, or a consumer gets nothing: a closed list of causes, each with its one sentence.
+"""Why a message is not delivered, or a consumer receives nothing: a closed list of causes, with one sentence each.
 
-Engines and hosts only name a cause and its facts; no other text about waiting exists anywhere.
+Engines and hosts only name a cause and its facts, so that every interface explains a wait in the same words.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _KEY_BYTES_SHOWN = 64
 
 
 class Cause(Enum):
-    """Each value is the sentence that people read; the name in lower case is the code that programs read."""
+    """The value is a sentence for people; the name in lower case is a code for programs."""
 
-    # of an offset
+    # causes for an offset
     IN_FLIGHT = "It was delivered to consumer {consumer} and is not acknowledged yet."
     READY = "It goes out with the next delivery."
     NOT_READ = "It has not been read for this subscription yet; earlier messages come first."
@@ -27,7 +27,7 @@ class Cause(Enum):
     KEY_HELD = "Its key {key} is held by consumer {consumer}, which has not acknowledged earlier messages of it."
     KEY_BLOCKED = "Its key {key} waits for the earlier message {offset}."
     KEY_UNMATCHED = "No connected consumer accepts its key {key}."
-    # of an offset or a consumer
+    # causes for an offset or a consumer
     NO_CONSUMER = "No consumer is connected."
     PAUSED = "The subscription is paused."
     UNACKED_LIMIT = "The subscription has {count} unacknowledged messages, the maximum allowed."
@@ -44,7 +44,7 @@ class Cause(Enum):
     STANDBY = "Consumer {consumer} takes over when the consumers before it leave."
     NOT_DUE = "The next message for consumer {consumer} is due at {until}."
     IDLE = "No message is waiting for consumer {consumer}."
-    # known to the host only
+    # causes that only the host knows
     ACKED = "It was acknowledged or skipped."
     BELOW_START = "It is before the start of the subscription."
     NOT_PUBLISHED = "It is not published or not confirmed yet."
@@ -60,7 +60,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A cause with its facts. Times are microseconds, as the engine was told them."""
+    """A cause with its facts. Times are in microseconds of the clock that the engine is given."""
 
     cause: Cause
     consumer: ConsumerId | None = None
@@ -72,10 +72,10 @@ class Explanation:
 
     @property
     def sentence(self) -> str:
-        return self.in_words(str(self.until))
+        return self.render(str(self.until))
 
-    def in_words(self, until: str) -> str:
-        """The sentence, with the time as people read it."""
+    def render(self, until: str) -> str:
+        """The sentence, with `until` as the caller formats it."""
         key = "" if self.key is None else self.key[:_KEY_BYTES_SHOWN].decode("utf-8", "backslashreplace")
         return self.cause.value.format(
             consumer=self.consumer,

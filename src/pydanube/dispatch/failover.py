@@ -1,4 +1,4 @@
-"""Failover: one active consumer, the others stand by in the order they came and take over in that order."""
+"""Failover: one consumer is active; the others stand by, and take over in the order they joined."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pydanube.dispatch.ordered import Ordered
 
 
 class Failover(Ordered):
-    """Who is promoted gets all that is not acknowledged, from the oldest on. Permits of a standby are kept for then."""
+    """A promoted consumer receives everything unacknowledged, oldest first. A standby keeps its permits until then."""
 
     @property
     def active(self) -> ConsumerId | None:

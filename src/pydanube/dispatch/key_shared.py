@@ -1,7 +1,7 @@
-"""Key-Shared: each key has one consumer at a time, which gets its messages in offset order. Keys never wait for others.
+"""Key-Shared: each key has one consumer at a time, which gets its messages in offset order. No key waits for another.
 
-A key stays with its holder while messages of it are in flight, even if another consumer owns it since. A failure
-rewinds its key only. Every key that can go on stands in the line of its consumer, so that polling never searches.
+A key stays with its holder while messages of it are in flight, even if another consumer owns the key by then. A failure
+rewinds only its own key. Every key that can be delivered stands in the line of its consumer, so polling never searches.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from itertools import chain, islice
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import IDLE_KEY_BYTES_MAX
 from pydanube.base.ranges import ranges_of
-from pydanube.dispatch.agenda import Agenda, known
+from pydanube.dispatch.agenda import Agenda, numbers_within
 from pydanube.dispatch.engine import NOTHING_OFFERED, Engine
 from pydanube.dispatch.events import Deliver, Effect, Run, Skipped
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.keys import KeyMember, KeyState
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, Unmatched
-from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Ended, Failure, Leases, earliest
+from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, EndedLeases, Failure, Leases, earliest
 from pydanube.dispatch.ring import Filters, Ring
 
-IDLE_KEYS_MAX = 4096  # keys that are remembered though nothing of them is there: making one costs as much as a message
+IDLE_KEYS_MAX = 4096  # empty keys that are kept: creating a key costs as much as a message
 
 
 class KeyShared(Engine[KeyMember]):
-    """See the module."""
+    """The engine of a Key-Shared subscription."""
 
     def __init__(self, policy: FailurePolicy, settings: DispatchSettings) -> None:
         super().__init__(policy, settings)
         self._ring = Ring()
         self._keys: dict[bytes, KeyState] = {}
-        self._number = 0  # of the newest key state
-        self._place: dict[int, KeyState] = {}  # every message that is queued or in flight
+        self._number = 0  # of the newest key
+        self._states: dict[int, KeyState] = {}  # by offset, of every message that is queued or in flight
         self._in_flight = 0
         self._leases = Leases(policy.ack_timeout)
-        self._ended: deque[Ended] = deque()  # leases whose messages are overdue, and not marked so yet
-        self._unsettled: dict[bytes, None] = {}  # keys that may have another owner since somebody came or went
-        self._resting: dict[int, KeyState] = {}  # by number, keys whose next message waits after a failure
-        self._rest_times = Agenda()
+        self._ended: deque[EndedLeases] = deque()  # their messages are overdue, but not marked as such yet
+        self._unsettled: dict[bytes, None] = {}  # keys whose owner may have changed since a consumer joined or left
+        self._backing_off: dict[int, KeyState] = {}  # by number, keys whose next message waits after a failure
+        self._backoff_times = Agenda()
         self._skipped: list[int] = []
-        self._owed: dict[int, KeyState] = {}  # by number, keys that are kept for the consumer that had them
-        self._owed_times = Agenda()  # until when: one that asks for nothing more must not keep them forever
-        self._overdue: dict[int, KeyState] = {}  # by number, keys that may have to be taken back from their holders
+        self._owed: dict[int, KeyState] = {}  # by number, keys that are kept for their previous holder
+        self._owed_times = Agenda()  # until when: a holder that asks for nothing more must not keep them forever
+        self._overdue: dict[int, KeyState] = {}  # by number, keys that may have to be taken from their holders
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
         accepted = Filters(filters)
@@ -63,7 +63,7 @@ class KeyShared(Engine[KeyMember]):
     def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
         super().alter(policy, settings, now)
         self._leases.alter(policy.ack_timeout, now)
-        self._unsettle(now)  # keys that nobody takes may be skipped from now on
+        self._unsettle(now)  # unmatched keys may be skipped from now on
 
     # -- messages
 
@@ -76,27 +76,27 @@ class KeyShared(Engine[KeyMember]):
     def offer(self, run: Run, now: int) -> None:
         self._accept(run, self.waiting, self.settings.lookahead_max + self.settings.unacked_max)
         assert run.keys is not None
-        keys, place = self._keys, self._place
+        keys, states = self._keys, self._states
         for offset, key in zip(range(run.first, run.last + 1), run.keys, strict=True):
             state = keys.get(key)
             if state is None:
                 self._number += 1
                 state = keys[key] = KeyState(key, self._number)
-            place[offset] = state
+            states[offset] = state
             state.queue.append(offset)
-            if not state.lined:
+            if not state.in_line:
                 self._line_up(state)
 
     def poll(self, now: int) -> list[Effect]:
         self._polled = now
-        self._pass_time(now)
+        self._advance_to(now)
         effects: list[Effect] = [*self._poison.emit(now, self.at_once)] if self._poison else []
-        self.unfinished = self._is_behind(now)
+        self.unfinished = self._has_more_to_do(now)
         if self._skipped:
             effects += [Skipped(first, last) for first, last in ranges_of(sorted(self._skipped))]
             self._skipped = []
         if self.paused or not self._roster.permits or self._ended or self._overdue or self._unsettled:
-            return effects  # who may have a key is decided before more of any key goes out
+            return effects  # owners are settled before any key is delivered
         limit = min(self.settings.unacked_max, self._in_flight + self.at_once)
         for member in list(self._roster):
             budget = min(member.permits, limit - self._in_flight)
@@ -107,25 +107,25 @@ class KeyShared(Engine[KeyMember]):
             self.unfinished = any(member.line and member.permits for member in self._roster) or self.unfinished
         return effects
 
-    def _is_behind(self, now: int) -> bool:
-        """Whether there is more to do than one poll does."""
+    def _has_more_to_do(self, now: int) -> bool:
+        """Whether this poll left work behind."""
         waits = self._ended or self._overdue or self._unsettled or self._poison.is_due(now)
-        return bool(waits or self._owed_times.is_due(now) or self._rest_times.is_due(now))
+        return bool(waits or self._owed_times.is_due(now) or self._backoff_times.is_due(now))
 
     def due(self) -> int | None:
-        times = (self._rest_times.next_time(), self._owed_times.next_time())
+        times = (self._backoff_times.next_time(), self._owed_times.next_time())
         return earliest(*times, self._leases.due(), self._poison.due())
 
     def acked(self, first: int, last: int) -> None:
         if first != last:
             self._acked_range(first, last)
             return
-        state = self._place.pop(first, None)
+        state = self._states.pop(first, None)
         if state is None:
             return
         lease = state.flight.pop(first, None)
         if lease is None:
-            self._unline(state)  # its next message may be another's now
+            self._leave_line(state)  # its next message may belong to another consumer
             state.queue.remove(first)
             self._poison.acked(first, first)
         else:
@@ -134,20 +134,20 @@ class KeyShared(Engine[KeyMember]):
             if not lease.left:
                 self._leases.close(lease)
             state.overdue.discard(first)
-            self._look_again(state)
+            self._recheck_overdue(state)
         if state.failures:
             state.failures.pop(first, None)
         if not state.queue:
             if not state.flight:
                 self._retire(state)
-        elif not state.lined:
+        elif not state.in_line:
             self._line_up(state)
 
     def _acked_range(self, first: int, last: int) -> None:
-        """One by one what is in flight; what is queued goes from each queue in one go."""
+        """Removes messages in flight one by one, and queued ones from each queue all at once."""
         queued: dict[int, tuple[KeyState, list[int]]] = {}
-        for offset in known(self._place, first, last):
-            state = self._place[offset]
+        for offset in numbers_within(self._states, first, last):
+            state = self._states[offset]
             if offset in state.flight:
                 self.acked(offset, offset)
             else:
@@ -156,7 +156,7 @@ class KeyShared(Engine[KeyMember]):
             gone = set(offsets[1:])
             state.queue = deque(offset for offset in state.queue if offset not in gone)
             for offset in gone:
-                del self._place[offset]
+                del self._states[offset]
                 self._poison.acked(offset, offset)
                 state.failures.pop(offset, None)
             self.acked(offsets[0], offsets[0])
@@ -164,8 +164,8 @@ class KeyShared(Engine[KeyMember]):
     def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
         member = self._roster.find(consumer)
         failed: dict[bytes, list[int]] = {}
-        for offset in known(self._place, first, last):
-            state = self._place[offset]
+        for offset in numbers_within(self._states, first, last):
+            state = self._states[offset]
             if state.holder is member and offset in state.flight:
                 failed.setdefault(state.key, []).append(offset)
         for key, offsets in failed.items():
@@ -178,17 +178,17 @@ class KeyShared(Engine[KeyMember]):
         member = self._roster.find(consumer)
         offsets = [
             offset
-            for offset in known(self._place, first, last)
-            if (state := self._place[offset]).holder is member and offset in state.flight
+            for offset in numbers_within(self._states, first, last)
+            if (state := self._states[offset]).holder is member and offset in state.flight
         ]
         if member is not None and offsets:
             self._start_timeout(member, offsets, now)
 
     def _start_timeout(self, holder: KeyMember, offsets: list[int], now: int) -> None:
-        """Messages in flight with a consumer count as taken now."""
+        """Starts or restarts the ack timeout of messages in flight with a consumer."""
         timed = self._leases.open(now, holder.id, offsets)
         for offset in offsets:
-            state = self._place[offset]
+            state = self._states[offset]
             lease, state.flight[offset] = state.flight[offset], timed
             state.overdue.discard(offset)
             lease.left -= 1
@@ -199,8 +199,8 @@ class KeyShared(Engine[KeyMember]):
         member = self._roster.find(consumer)
         if member is None:
             return
-        for offset in known(self._place, first, last):
-            state = self._place[offset]
+        for offset in numbers_within(self._states, first, last):
+            state = self._states[offset]
             if state.holder is member and offset in state.flight:
                 self._rewind(state, offset)
                 self._keep_for_holder(state, now)
@@ -209,13 +209,13 @@ class KeyShared(Engine[KeyMember]):
 
     def reset(self, now: int) -> None:
         self._keys.clear()
-        self._place.clear()
+        self._states.clear()
         self._in_flight = 0
         self._leases.clear()
         self._ended.clear()
         self._unsettled.clear()
-        self._resting.clear()
-        self._rest_times.clear()
+        self._backing_off.clear()
+        self._backoff_times.clear()
         self._skipped.clear()
         self._overdue.clear()
         self._owed.clear()
@@ -225,45 +225,45 @@ class KeyShared(Engine[KeyMember]):
         for member in self._roster:
             member.line.clear()
 
-    # -- lines
+    # -- lines of keys
 
     def _line_up(self, state: KeyState) -> None:
-        """Puts a key into the line of the consumer that may have its next message, if there is one."""
+        """Puts a key into the line of the consumer that may receive its next message, if there is one."""
         if not state.queue or state.overdue:
             return
         member, head = state.holder, state.queue[0]
-        if state.failures and (head in self._poison or self._rests(state, head)):
+        if state.failures and (head in self._poison or self._is_backing_off(state, head)):
             return
         if head > state.owed:
             owner = self._owner(state.key)
             if self._is_free(state):
-                state.let_go()
+                state.release()
                 member = state.holder = owner
             elif member is not owner:
                 return  # the holder finishes first
         if member is not None:
-            state.lined = True
+            state.in_line = True
             member.line[state.number] = state
         elif self._roster and self.settings.unmatched is Unmatched.SKIP:
             self._skip(state)
 
     def _is_free(self, state: KeyState) -> bool:
-        """Nobody has messages of the key in hand, so it may go to another consumer (I3)."""
+        """Whether no consumer has messages of the key, so that it may go to another one (I3)."""
         return not state.flight
 
-    def _unline(self, state: KeyState) -> None:
-        if state.lined and state.holder is not None:
-            state.lined = False
+    def _leave_line(self, state: KeyState) -> None:
+        if state.in_line and state.holder is not None:
+            state.in_line = False
             del state.holder.line[state.number]
 
     def _unsettle(self, now: int) -> None:
-        """Somebody came or went: all keys may have new owners. Nothing goes out until all are settled."""
+        """After a consumer joined or left, any key may have a new owner. Nothing is delivered until all are settled."""
         again = chain(self._unsettled, self._keys) if self._unsettled else self._keys
         self._unsettled = dict.fromkeys(again)
         self._settle(now)
 
     def _settle(self, now: int) -> None:
-        """Some of the keys go from those who left, and to the lines of those who own them now."""
+        """Takes some of the keys from consumers that left, and lines them up with their present owners."""
         keys, room = [], self.key_bytes_at_once
         for key in islice(self._unsettled, self.at_once):
             keys.append(key)
@@ -277,22 +277,22 @@ class KeyShared(Engine[KeyMember]):
             if state is None:
                 continue
             if state.holder is not None and state.holder.gone:
-                self._leave_behind(state, state.holder, now)
+                self._free_from(state, state.holder, now)
             if state.queue:
                 waiting.append(state)
         waiting.sort(key=lambda state: state.queue[0])
         for state in waiting:
-            self._unline(state)
+            self._leave_line(state)
             self._line_up(state)
 
-    def _leave_behind(self, state: KeyState, holder: KeyMember, now: int) -> None:
-        self._unline(state)
+    def _free_from(self, state: KeyState, holder: KeyMember, now: int) -> None:
+        self._leave_line(state)
         if state.flight:
             first = next(iter(state.flight))
             if holder.crashed:
                 self._count(state, first, CRASHED, now)
             self._rewind(state, first)
-        state.let_go()
+        state.release()
 
     @property
     def key_bytes_at_once(self) -> int:
@@ -305,35 +305,35 @@ class KeyShared(Engine[KeyMember]):
     def _skip(self, state: KeyState) -> None:
         self._skipped += state.queue
         for offset in state.queue:
-            del self._place[offset]
+            del self._states[offset]
             self._poison.acked(offset, offset)
         self._forget(state)
 
     def _retire(self, state: KeyState) -> None:
-        """Nothing of the key is left. It is kept for its next message, unless there are many such, or it is long."""
+        """Keeps an empty key for its next message, unless there are many of them or it is long."""
         large = len(state.key) > IDLE_KEY_BYTES_MAX
-        if large or len(self._keys) > IDLE_KEYS_MAX or self._resting or self._overdue or self._owed:
+        if large or len(self._keys) > IDLE_KEYS_MAX or self._backing_off or self._overdue or self._owed:
             self._forget(state)
         else:
-            state.let_go()
+            state.release()
 
     def _forget(self, state: KeyState) -> None:
         del self._keys[state.key]
         self._overdue.pop(state.number, None)
         if self._owed.pop(state.number, None) is not None:
             self._owed_times.discard(state.number)
-        if self._resting.pop(state.number, None) is not None:
-            self._rest_times.discard(state.number)
+        if self._backing_off.pop(state.number, None) is not None:
+            self._backoff_times.discard(state.number)
 
     def _deliver(self, member: KeyMember, budget: int, now: int, effects: list[Effect]) -> None:
-        """Up to `budget` messages from the keys in the member's line; a key that has more goes to the end of it."""
+        """Delivers up to `budget` messages of the keys in the member's line. A key with more goes to the end of it."""
         given: list[int] = []
         failures: dict[int, Failure] = {}
         lease = self._leases.open(now, member.id, given, timed=member.timed)
         line = member.line
         while line and len(given) < budget:
             state = line.popitem(last=False)[1]
-            state.lined = False
+            state.in_line = False
             queue, flight = state.queue, state.flight
             count = len(queue)
             if count > budget - len(given):
@@ -357,18 +357,18 @@ class KeyShared(Engine[KeyMember]):
         effects += _deliveries(member.id, given, failures)
 
     def _sendable(self, state: KeyState, member: KeyMember, count: int) -> int:
-        """How many of the next `count` messages of a key with failures may go now."""
+        """How many of the next `count` messages of a key with failures may be delivered now."""
         moved = self._owner(state.key) is not member
         for at, offset in enumerate(state.queue):
             failure = state.failures.get(offset)
-            rests = failure is not None and failure.time > self._polled
-            if at == count or rests or offset in self._poison or (moved and offset > state.owed):
+            waits = failure is not None and failure.time > self._polled
+            if at == count or waits or offset in self._poison or (moved and offset > state.owed):
                 return at
         return count
 
     # -- failures
 
-    def _pass_time(self, now: int) -> None:
+    def _advance_to(self, now: int) -> None:
         if self._unsettled:
             self._settle(now)
         self._ended += self._leases.take_expired(now)
@@ -379,12 +379,12 @@ class KeyShared(Engine[KeyMember]):
         for number in self._owed_times.take_due(now, self.at_once):
             state = self._owed.pop(number)
             if not state.flight and state.queue and self._keys.get(state.key) is state:
-                self._unline(state)
-                state.let_go()
+                self._leave_line(state)
+                state.release()
                 self._line_up(state)
-        for number in self._rest_times.take_due(now, self.at_once):
-            state = self._resting.pop(number)
-            if not state.lined:
+        for number in self._backoff_times.take_due(now, self.at_once):
+            state = self._backing_off.pop(number)
+            if not state.in_line:
                 self._line_up(state)
 
     def _mark_overdue(self, now: int) -> None:
@@ -396,50 +396,50 @@ class KeyShared(Engine[KeyMember]):
             for lease, part in parts:
                 room -= len(part)
                 for offset in part:
-                    state = self._place.get(offset)
+                    state = self._states.get(offset)
                     if state is not None and state.flight.get(offset) is lease:
                         state.overdue.add(offset)
-                        self._look_again(state)
-                        self._unline(state)
-                        self._time_rest(state, now)
+                        self._recheck_overdue(state)
+                        self._leave_line(state)
+                        self._time_others(state, now)
 
-    def _look_again(self, state: KeyState) -> None:
-        """Whether all that its holder has of the key is overdue may have changed."""
+    def _recheck_overdue(self, state: KeyState) -> None:
+        """Has the key checked again: perhaps everything its holder has of it is overdue now."""
         if state.overdue:
             self._overdue[state.number] = state
 
     def _keep_for_holder(self, state: KeyState, now: int) -> None:
-        """Its consumer may still work on later messages of the key, for as long as it has to acknowledge them."""
+        """Keeps a rewound key for its holder for one ack timeout: it may still work on later messages of the key."""
         timeout = self.policy.ack_timeout
         if timeout is not None:
             self._owed[state.number] = state
             self._owed_times.set(state.number, now + timeout)
 
-    def _time_rest(self, state: KeyState, now: int) -> None:
-        """One of a key's messages is overdue: those that wait in the consumer's queue must not keep the key forever."""
+    def _time_others(self, state: KeyState, now: int) -> None:
+        """Once a message of a key is overdue, those in the consumer's queue must not keep the key forever either."""
         rest = [offset for offset, lease in state.flight.items() if not self._leases.is_timed(lease)]
         if rest and state.holder is not None:
             self._start_timeout(state.holder, rest, now)
 
     def _take_back(self, now: int) -> None:
-        """A key leaves a consumer that does not acknowledge when all it has of it is overdue; until then it waits."""
+        """Takes keys from consumers that do not acknowledge, once everything they have of the key is overdue."""
         for number, state in list(islice(self._overdue.items(), self.at_once)):
             del self._overdue[number]
             if len(state.overdue) < len(state.flight):
                 continue
             if state.flight:
                 self._fail(state, [next(iter(state.flight))], TIMED_OUT, now, 0)
-                state.let_go()
-            if not state.lined:
+                state.release()
+            if not state.in_line:
                 self._line_up(state)
 
-    def _rests(self, state: KeyState, head: int) -> bool:
-        """Whether the next message of a key waits after a failure; if so, its key is looked at again then."""
+    def _is_backing_off(self, state: KeyState, head: int) -> bool:
+        """Whether the next message of a key waits after a failure. If so, the key is lined up when the wait is over."""
         failure = state.failures.get(head)
         if failure is None or failure.time <= self._polled:
             return False
-        self._resting[state.number] = state
-        self._rest_times.set(state.number, failure.time)
+        self._backing_off[state.number] = state
+        self._backoff_times.set(state.number, failure.time)
         return True
 
     def _fail(self, state: KeyState, offsets: list[int], reason: str, now: int, asked: int) -> None:
@@ -457,7 +457,7 @@ class KeyShared(Engine[KeyMember]):
         return count
 
     def _rewind(self, state: KeyState, first: int) -> None:
-        self._unline(state)
+        self._leave_line(state)
         rewound = state.rewind(first)
         self._in_flight -= len(rewound)
         for offset, lease in rewound.items():
@@ -465,9 +465,9 @@ class KeyShared(Engine[KeyMember]):
             lease.left -= 1
             if not lease.left:
                 self._leases.close(lease)
-        self._look_again(state)
+        self._recheck_overdue(state)
 
-    # -- what is known
+    # -- status
 
     def held(self, consumer: ConsumerId) -> list[tuple[int, int]]:
         member = self._roster.find(consumer)
@@ -480,19 +480,19 @@ class KeyShared(Engine[KeyMember]):
 
     @property
     def waiting(self) -> int:
-        return len(self._place) - self._in_flight
+        return len(self._states) - self._in_flight
 
     @property
     def stopped(self) -> int:
-        states = {state.number: state for offset in self._poison.messages if (state := self._place.get(offset))}
+        states = {state.number: state for offset in self._poison.messages if (state := self._states.get(offset))}
         return sum(len(state.queue) for state in states.values())
 
     @property
-    def at_a_stand(self) -> bool:
+    def is_stalled(self) -> bool:
         return self.waiting >= self.settings.lookahead_max and self.stopped == self.waiting
 
     def explain(self, offset: int, now: int) -> Explanation:
-        state = self._place.get(offset)
+        state = self._states.get(offset)
         if state is None:
             if offset <= self._offered:
                 return Explanation(Cause.ACKED)
@@ -528,13 +528,13 @@ class KeyShared(Engine[KeyMember]):
         member = self._roster.get(consumer)
         if not self.paused and not member.permits:
             return self._explain_no_permits(consumer)
-        held_up, later = self._explain_reading(), self._rest_times.next_time()
+        held_up, later = self._explain_reading(), self._backoff_times.next_time()
         if held_up is None and later is not None:
             return Explanation(Cause.NOT_DUE, consumer=consumer, until=later)
         return held_up or Explanation(Cause.IDLE, consumer=consumer)
 
     def _explain_reading(self) -> Explanation | None:
-        """What keeps the engine from reading on, if anything does."""
+        """What keeps the engine from reading further, if anything does."""
         standstill = self._explain_standstill(self.settings.unacked_max - self._in_flight)
         if standstill is None and self.waiting >= self.settings.lookahead_max:
             oldest = min((state for state in self._keys.values() if state.queue), key=lambda state: state.queue[0])
@@ -543,7 +543,7 @@ class KeyShared(Engine[KeyMember]):
 
 
 def _deliveries(consumer: ConsumerId, offsets: list[int], failures: dict[int, Failure]) -> list[Deliver]:
-    """Ascending offsets as deliveries of consecutive ones with equal attempts."""
+    """Deliveries of ascending offsets: one per range of consecutive offsets with equal attempts."""
     if not failures:
         return [Deliver(consumer, first, last, 0) for first, last in ranges_of(offsets)]
     attempts = {offset: failure.number for offset, failure in failures.items()}

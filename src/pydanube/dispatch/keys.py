@@ -1,4 +1,4 @@
-"""The state of one key of a Key-Shared subscription: what of it is queued, what is in flight and with whom."""
+"""The state of one key of a Key-Shared subscription: which messages are queued, which are in flight, and with whom."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ NOTHING_OWED = -1
 
 
 class KeyMember(Member):
-    """A consumer and the keys that have something for it, by their numbers and in the order they came."""
+    """A consumer and the line of keys that have messages for it, by number, in the order they lined up."""
 
     __slots__ = ("crashed", "gone", "line")
 
     def __init__(self, consumer: ConsumerId) -> None:
         super().__init__(consumer)
-        self.line: OrderedDict[int, KeyState] = OrderedDict()  # any may go in constant time
-        self.gone = False  # it has left; the keys that it held go to others one after the other
+        self.line: OrderedDict[int, KeyState] = OrderedDict()  # an OrderedDict removes any key in constant time
+        self.gone = False  # it has left; its keys are reassigned a few per poll
         self.crashed = False
 
 
 class KeyState:
-    """A key with messages that are not done. Everything in flight is with `holder`, below everything in the queue."""
+    """A key with unacknowledged messages. All in flight are with `holder`, and have lower offsets than those queued."""
 
-    __slots__ = ("failures", "flight", "holder", "key", "lined", "number", "overdue", "owed", "queue")
+    __slots__ = ("failures", "flight", "holder", "in_line", "key", "number", "overdue", "owed", "queue")
 
     def __init__(self, key: bytes, number: int) -> None:
         self.key = key
         self.number = number
         self.holder: KeyMember | None = None
         self.queue: deque[int] = deque()
-        self.flight: dict[int, Lease] = {}  # ascending
-        self.failures: dict[int, Failure] = {}  # of those that failed
-        self.owed = NOTHING_OWED  # queued offsets up to this one go to the holder again, whoever owns the key
-        self.lined = False  # stands in its holder's line
-        self.overdue: set[int] = set()  # in flight, and not acknowledged in time
+        self.flight: dict[int, Lease] = {}  # by offset, ascending
+        self.failures: dict[int, Failure] = {}  # by offset
+        self.owed = NOTHING_OWED  # queued offsets up to here go to the holder again, even if another owns the key
+        self.in_line = False  # in the line of its holder
+        self.overdue: set[int] = set()  # offsets in flight that were not acknowledged in time
 
-    def let_go(self) -> None:
-        """The next message goes to whoever owns the key then."""
+    def release(self) -> None:
+        """The next message goes to the owner of the key at that time."""
         self.holder = None
         self.owed = NOTHING_OWED
 
     def rewind(self, first: int) -> dict[int, Lease]:
-        """Everything in flight from `first` on is queued again, before the rest."""
+        """Puts everything in flight from `first` on back at the front of the queue."""
         rewound = {offset: lease for offset, lease in self.flight.items() if offset >= first}
         for offset in rewound:
             del self.flight[offset]

@@ -1,7 +1,7 @@
 """Delivery of one subscription in offset order to one active consumer: what Exclusive and Failover have in common.
 
-Works on ranges only. A failure at X rewinds: everything in flight from X on is sent again in order after the delay, and
-nothing overtakes it.
+It keeps ranges, not messages. A failure of a message rewinds: after the delay, everything in flight from there on is
+sent again in order, and nothing overtakes it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pydanube.base.ids import ConsumerId
 from pydanube.base.ranges import Ranges
-from pydanube.dispatch.engine import NOTHING_OFFERED, Engine, no_filters
+from pydanube.dispatch.engine import NOTHING_OFFERED, Engine, refuse_filters
 from pydanube.dispatch.events import Deliver, Effect, Run
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
@@ -22,7 +22,7 @@ NONE_FAILED = NONE_TIMED = -1
 
 
 class _Term:
-    """What was delivered within one step of the ack timeout, up to `last`, runs out together."""
+    """A common deadline for everything delivered within one step of the ack timeout, up to offset `last`."""
 
     __slots__ = ("deadline", "last", "until")
 
@@ -33,19 +33,19 @@ class _Term:
 
 
 class Ordered(Engine[Member]):
-    """The first of the roster is active; the others stand by."""
+    """The first consumer of the roster is active; the others stand by."""
 
     def __init__(self, policy: FailurePolicy, settings: DispatchSettings) -> None:
         super().__init__(policy, settings)
-        self._queue = Ranges()  # not in flight: new, or rewound
+        self._queue = Ranges()  # new or rewound
         self._flight = Ranges()  # all with the active consumer
         self._terms: deque[_Term] = deque()  # ascending by offset and by deadline
-        self._timed_last = NONE_TIMED  # what is in flight up to here has an ack timeout, by the terms
-        self._failures: dict[int, Failure] = {}  # by offset, of those that failed
+        self._timed_last = NONE_TIMED  # offsets in flight up to here have an ack timeout
+        self._failures: dict[int, Failure] = {}  # by offset
         self._failed_last = NONE_FAILED  # no offset above it has failed
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
-        no_filters(filters)
+        refuse_filters(filters)
         self._roster.check_room()
         self._roster.add(Member(consumer))
 
@@ -103,7 +103,7 @@ class Ordered(Engine[Member]):
         return effects
 
     def _take(self, count: int, ranges_max: int) -> tuple[int, list[tuple[int, int]]]:
-        """The next messages that have failed equally often, and how often that is."""
+        """The next messages that have failed the same number of times, preceded by that number."""
         first, last = self._queue.head
         if first > self._failed_last:
             return 0, self._queue.take(count, ranges_max)
@@ -131,7 +131,7 @@ class Ordered(Engine[Member]):
         active = self._roster.first()
         if active is not None and active.id == consumer and (found := self._flight.within(first, last)):
             timed = self._timed_last
-            self._untime(found[0][0])  # said again, its time begins again; what lies behind waits for it
+            self._untime(found[0][0])  # reported again, its timeout restarts, and so do those behind it
             self._lease(max(found[-1][1], timed), now)
 
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
@@ -180,14 +180,14 @@ class Ordered(Engine[Member]):
         return count
 
     def _requeue(self, first: int, recalled_from: ConsumerId | None) -> None:
-        """Everything in flight from `first` on waits for its turn again. Whoever has it hears so, if still there."""
+        """Queues everything in flight from `first` on again, and recalls it from the consumer if that is connected."""
         if recalled_from is not None:
             self._recalled.append((recalled_from, first, self._flight.last))
         self._flight.move_from(first, self._queue)
         self._untime(first)
 
     def _untime(self, first: int) -> None:
-        """What is in flight from `first` on has no ack timeout any more."""
+        """Removes the ack timeout of everything in flight from `first` on."""
         self._timed_last = min(self._timed_last, first - 1)
         while len(self._terms) > 1 and self._terms[-2].last >= first - 1:
             self._terms.pop()
@@ -206,18 +206,18 @@ class Ordered(Engine[Member]):
         self._poison.acked(first, last)
 
     def _blocked(self) -> bool:
-        """Whether the next message is poison: order is kept, so nothing passes it."""
+        """Whether the next message is poison. Order is kept, so nothing overtakes it."""
         return bool(self._poison) and bool(self._queue) and self._queue.first in self._poison
 
     def _redelivery_time(self) -> int | None:
-        """Until when the next message waits after a failure: nothing passes it."""
+        """Until when the next message waits after a failure. Nothing overtakes it."""
         if not self._failures or not self._queue:
             return None
         failure = self._failures.get(self._queue.first)
         return failure.time if failure is not None and failure.time > self._polled else None
 
     def _alike(self, first: int, last: int) -> tuple[int, int]:
-        """How often `first` has failed, and how far, at most to `last`, others of the same sort follow it."""
+        """How often `first` has failed, and the end of the messages behind it, up to `last`, with the same failure."""
         if first > self._failed_last:
             return 0, last
         failures, end = self._failures, first
@@ -228,7 +228,7 @@ class Ordered(Engine[Member]):
 
     def _lease(self, last: int, now: int) -> None:
         timeout = self.policy.ack_timeout
-        last = self._timed_last = max(last, self._timed_last)  # taken in order: whatever is below was, too
+        last = self._timed_last = max(last, self._timed_last)  # taken in order: all below were taken too
         if timeout is None:
             return
         if self._terms and now <= self._terms[-1].until:
@@ -237,7 +237,7 @@ class Ordered(Engine[Member]):
             until = now + timeout // LEASE_STEPS
             self._terms.append(_Term(until, until + timeout, last))
 
-    # -- what is known
+    # -- status
 
     def held(self, consumer: ConsumerId) -> list[tuple[int, int]]:
         active = self._roster.first()
@@ -253,10 +253,10 @@ class Ordered(Engine[Member]):
 
     @property
     def stopped(self) -> int:
-        return self._queue.count if self.at_a_stand else 0
+        return self._queue.count if self.is_stalled else 0
 
     @property
-    def at_a_stand(self) -> bool:
+    def is_stalled(self) -> bool:
         return self._blocked() and self.blocked_at is not None
 
     def explain(self, offset: int, now: int) -> Explanation:
@@ -281,7 +281,7 @@ class Ordered(Engine[Member]):
         return held_up or Explanation(Cause.IDLE, consumer=consumer)
 
     def _explain_queue(self) -> Explanation | None:
-        """What keeps the next message back, if anything does."""
+        """What holds up the next message, if anything does."""
         active = self._roster.first()
         if active is None:
             return Explanation(Cause.NO_CONSUMER)

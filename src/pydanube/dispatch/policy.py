@@ -1,11 +1,12 @@
-"""What a subscription does with failures, and how far it goes ahead. Checked when made, so that engines need not."""
+"""What a subscription does about failures, and how far it reads ahead. Values are validated on construction."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 
 from pydanube.base.errors import SubscriptionOptionInvalid
+from pydanube.base.fields import Fields
 from pydanube.base.limits import (
     DELAYED_MESSAGES_DEFAULT,
     DELAYED_MESSAGES_MAX,
@@ -13,13 +14,13 @@ from pydanube.base.limits import (
     LOOKAHEAD_MESSAGES_MAX,
     POLICY_MICROSECONDS_MAX,
     REDELIVERIES_MAX,
+    SECOND,
     UNACKED_DEFAULT,
     UNACKED_MAX,
 )
 
-SECOND = 1_000_000  # microseconds
 ACK_TIMEOUT_DEFAULT = 30 * SECOND
-_DOUBLINGS_MAX = POLICY_MICROSECONDS_MAX.bit_length()  # more would only make large numbers to cap
+_DOUBLINGS_MAX = POLICY_MICROSECONDS_MAX.bit_length()  # more would exceed any maximum
 
 
 class Backoff(Enum):
@@ -30,7 +31,7 @@ class Backoff(Enum):
 
 
 class PoisonPolicy(Enum):
-    """What becomes of a message whose retries are exhausted."""
+    """What happens to a message whose retries are exhausted."""
 
     BLOCK = "block"
     DROP = "drop"
@@ -38,7 +39,7 @@ class PoisonPolicy(Enum):
 
 
 class Unmatched(Enum):
-    """What becomes of a message whose key no connected consumer accepts."""
+    """What happens to a message whose key no connected consumer accepts."""
 
     WAIT = "wait"
     SKIP = "skip"
@@ -46,10 +47,10 @@ class Unmatched(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """Times are microseconds. A message is delivered at most `max_redelivery_count + 1` times."""
+    """Times are in microseconds. A message is delivered at most `max_redelivery_count + 1` times."""
 
     max_redelivery_count: int = 5
-    ack_timeout: int | None = ACK_TIMEOUT_DEFAULT  # None: never
+    ack_timeout: int | None = ACK_TIMEOUT_DEFAULT  # None: no timeout
     base_delay: int = SECOND
     max_delay: int = 60 * SECOND
     backoff: Backoff = Backoff.EXPONENTIAL
@@ -57,20 +58,17 @@ class FailurePolicy:
     dead_letter_topic: str | None = None
 
     def __post_init__(self) -> None:
-        _check("max_redelivery_count", self.max_redelivery_count, 0, REDELIVERIES_MAX)
-        if self.ack_timeout is not None:
-            _check("ack_timeout", self.ack_timeout, 1, POLICY_MICROSECONDS_MAX)
-        _check("max_delay", self.max_delay, 0, POLICY_MICROSECONDS_MAX)
-        _check("base_delay", self.base_delay, 0, self.max_delay)
-        if not isinstance(self.dead_letter_topic, str | None):
-            raise SubscriptionOptionInvalid(
-                f"dead_letter_topic must be a topic name, got {self.dead_letter_topic!r:.50}"
-            )
+        given = Fields(SubscriptionOptionInvalid, asdict(self))  # half a microsecond would stop a subscription
+        given.whole("max_redelivery_count", 0, REDELIVERIES_MAX)
+        given.whole("ack_timeout", 1, POLICY_MICROSECONDS_MAX, None)
+        given.whole("max_delay", 0, POLICY_MICROSECONDS_MAX)
+        given.whole("base_delay", 0, self.max_delay)
+        given.field("dead_letter_topic", str, None, expected="a topic name")
         if (self.poison is PoisonPolicy.DEAD_LETTER) != bool(self.dead_letter_topic):
             raise SubscriptionOptionInvalid("dead_letter_topic and the poison policy dead_letter must be set together")
 
     def delay(self, failures: int, asked: int = 0) -> int:
-        """How long to wait after failure number `failures`; `asked` is what the nack wished for."""
+        """How long to wait after failure number `failures`; `asked` is the delay that the nack requested."""
         wait = self.base_delay
         if self.backoff is Backoff.EXPONENTIAL:
             wait <<= min(failures - 1, _DOUBLINGS_MAX)
@@ -79,20 +77,15 @@ class FailurePolicy:
 
 @dataclass(frozen=True, slots=True)
 class DispatchSettings:
-    """How many messages of one subscription may be under way at a time, in each way that takes memory."""
+    """Limits on the messages of one subscription that are held in memory."""
 
     unacked_max: int = UNACKED_DEFAULT
-    lookahead_max: int = LOOKAHEAD_MESSAGES_DEFAULT  # Key-Shared
-    delayed_max: int = DELAYED_MESSAGES_DEFAULT  # Shared
+    lookahead_max: int = LOOKAHEAD_MESSAGES_DEFAULT  # Key-Shared: messages that wait behind their key
+    delayed_max: int = DELAYED_MESSAGES_DEFAULT  # Shared: messages that wait for their delivery time
     unmatched: Unmatched = Unmatched.WAIT  # Key-Shared
 
     def __post_init__(self) -> None:
-        _check("unacked_max", self.unacked_max, 1, UNACKED_MAX)
-        _check("lookahead_max", self.lookahead_max, 1, LOOKAHEAD_MESSAGES_MAX)
-        _check("delayed_max", self.delayed_max, 1, DELAYED_MESSAGES_MAX)
-
-
-def _check(name: str, value: object, low: int, high: int) -> None:
-    """They come from outside, so their types are looked at too: half a microsecond would stop a subscription."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SubscriptionOptionInvalid(f"{name} must be a whole number from {low} to {high}, got {value!r:.50}")
+        given = Fields(SubscriptionOptionInvalid, asdict(self))
+        given.whole("unacked_max", 1, UNACKED_MAX)
+        given.whole("lookahead_max", 1, LOOKAHEAD_MESSAGES_MAX)
+        given.whole("delayed_max", 1, DELAYED_MESSAGES_MAX)

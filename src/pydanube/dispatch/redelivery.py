@@ -1,6 +1,6 @@
-"""What becomes of deliveries that fail: leases that run out, and messages whose retries are exhausted.
+"""Deliveries that fail: leases that run out, and messages whose retries are exhausted.
 
-Nothing here decides who gets a message. A message handed to `Poison` stays until it is acknowledged.
+Nothing here decides which consumer receives a message.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 
 TIMED_OUT = "not acknowledged in time"
 CRASHED = "the consumer's connection broke"
-LEASE_STEPS = 64  # a timeout is noticed at most this part of itself late, so that few deadlines are kept
+LEASE_STEPS = 64  # a timeout fires late by at most this fraction of itself, so that there are few deadlines
 
 
 class Failure(NamedTuple):
-    """How often a message has failed, and the time before which it is not sent again."""
+    """How often a message has failed, and when it may be sent again."""
 
     number: int
     time: int
 
 
 class Lease:
-    """What one consumer was given in one go. `left` of its offsets are still in flight."""
+    """The messages of one delivery to one consumer. `left` of its offsets are still in flight."""
 
     __slots__ = ("attempt", "consumer", "left", "number", "offsets", "term")
 
@@ -42,7 +42,7 @@ class Lease:
 
 
 class Term:
-    """Leases that began within one step and run out together, by their numbers."""
+    """Leases, by number, that began within one step of the timeout and run out together."""
 
     __slots__ = ("deadline", "leases", "until")
 
@@ -52,20 +52,20 @@ class Term:
         self.leases: dict[int, Lease] = {}
 
 
-class Ended:
-    """Leases whose consumer left or did not acknowledge in time: their messages are taken back some at a time."""
+class EndedLeases:
+    """Leases whose consumer left or did not acknowledge in time. Their messages are taken back a few at a time."""
 
     __slots__ = ("_at", "_done", "_leases", "reason", "time")
 
     def __init__(self, leases: Sequence[Lease], reason: str | None, time: int) -> None:
-        self.reason = reason  # None: nothing has failed
+        self.reason = reason  # None if it does not count as a failure
         self.time = time
         self._leases = leases
-        self._at = 0  # in the leases
-        self._done = 0  # offsets of that one
+        self._at = 0  # index of the next lease
+        self._done = 0  # offsets of it that were returned
 
     def take(self, most: int) -> list[tuple[Lease, Sequence[int]]]:
-        """The next `most` offsets, by lease, or all that are left; some of them may be done by now."""
+        """The next `most` offsets, by lease, or all that are left; some may have been acknowledged since."""
         taken: list[tuple[Lease, Sequence[int]]] = []
         while most > 0 and self._at < len(self._leases):
             lease = self._leases[self._at]
@@ -79,18 +79,18 @@ class Ended:
 
 
 class Leases:
-    """All leases of an engine, the oldest first. None runs out early, and none later than a step after its time."""
+    """All leases of an engine, oldest first. None runs out early, and none more than one step late."""
 
     def __init__(self, timeout: int | None) -> None:
         self._timeout = timeout
         self._terms: deque[Term] = deque()
-        self._untimed = Term(None, None)  # for as long as their consumers are there
+        self._untimed = Term(None, None)  # these last as long as their consumers are connected
         self._number = 0
 
     def open(
         self, now: int, consumer: ConsumerId, offsets: Sequence[int], attempt: int = 0, *, timed: bool = True
     ) -> Lease:
-        """One that is not timed never runs out."""
+        """A lease that is not `timed` never runs out."""
         terms, term = self._terms, self._untimed
         if timed:
             if not terms or ((until := terms[-1].until) is not None and now > until):
@@ -105,7 +105,7 @@ class Leases:
         return lease.term is not self._untimed
 
     def alter(self, timeout: int | None, now: int) -> None:
-        """All that is open runs out this long after now; what is opened from now on, by the new timeout too."""
+        """Changes the timeout, for new leases and from now on for open ones."""
         self._timeout = timeout
         for term in self._terms:
             term.until, term.deadline = now - 1, None if timeout is None else now + timeout
@@ -113,12 +113,12 @@ class Leases:
     def close(self, lease: Lease) -> None:
         lease.term.leases.pop(lease.number, None)
 
-    def take_expired(self, now: int) -> list[Ended]:
-        """Closes those whose time is over."""
+    def take_expired(self, now: int) -> list[EndedLeases]:
+        """Closes and returns the leases that have run out."""
         self._drop_empty()
-        found: list[Ended] = []
+        found: list[EndedLeases] = []
         while self._terms and (deadline := self._terms[0].deadline) is not None and deadline <= now:
-            found.append(Ended(list(self._terms.popleft().leases.values()), TIMED_OUT, now))
+            found.append(EndedLeases(list(self._terms.popleft().leases.values()), TIMED_OUT, now))
         return found
 
     def of(self, consumer: ConsumerId) -> list[Lease]:
@@ -146,14 +146,17 @@ def _term(now: int, timeout: int | None) -> Term:
 
 
 class Poison:
-    """Messages whose retries are exhausted, until they are acknowledged. Emitted once, and again after each failure."""
+    """Messages whose retries are exhausted, until they are acknowledged.
+
+    Each is emitted once, and again whenever the host failed to drop or dead-letter it.
+    """
 
     def __init__(self, policy: FailurePolicy) -> None:
         self._policy = policy
         self.messages: dict[int, Poisoned] = {}
         self._emit = Agenda()
-        self._failures: dict[int, int] = {}  # of dropping or dead-lettering
-        self._stuck: dict[int, str] = {}  # those that keep failing, and why
+        self._failures: dict[int, int] = {}  # failed attempts to drop or dead-letter, by offset
+        self._stuck: dict[int, str] = {}  # why those that fail repeatedly cannot be given up
 
     def __contains__(self, offset: int) -> bool:
         return offset in self.messages
@@ -162,11 +165,11 @@ class Poison:
         return len(self.messages)
 
     def first(self) -> int | None:
-        """The lowest, so that all who ask are told the same."""
+        """The lowest offset, so that every explanation names the same one."""
         return min(self.messages, default=None)
 
     def first_stuck(self) -> int | None:
-        """The lowest that cannot be given up."""
+        """The lowest offset that cannot be given up."""
         return min(self._stuck, default=None)
 
     def why_stuck(self, offset: int) -> str | None:
@@ -182,7 +185,7 @@ class Poison:
                 self._emit.set(offset, now)
 
     def alter(self, policy: FailurePolicy, now: int) -> None:
-        """Messages that blocked and need not any more are given up; those being given up are so in the new way."""
+        """Gives up messages that no longer block; those being given up are handled by the new policy."""
         before, self._policy = self._policy, policy
         self._failures.clear()
         self._stuck.clear()
@@ -197,12 +200,12 @@ class Poison:
         return [self.messages[offset] for offset in self._emit.take_due(now, most)]
 
     def is_due(self, now: int) -> bool:
-        """Whether more is to be emitted now."""
+        """Whether there is more to emit now."""
         return self._emit.is_due(now)
 
     def failed(self, offset: int, now: int, why: str) -> None:
         if self._policy.poison is PoisonPolicy.BLOCK:
-            return  # by now: it was given up by an older policy, and that failed
+            return  # the policy has changed since the message was emitted
         if offset in self.messages and self._emit.time_of(offset) is None:
             failures = self._failures[offset] = self._failures.get(offset, 0) + 1
             if failures > POISON_FAILURES_QUIET:
@@ -210,7 +213,7 @@ class Poison:
             self._emit.set(offset, now + max(self._policy.delay(failures), POISON_RETRY_MICROSECONDS_MIN))
 
     def acked(self, first: int, last: int) -> list[int]:
-        """Forgets those within [first, last] and says which they were."""
+        """Forgets the messages in [first, last] and returns their offsets."""
         if not self.messages:
             return []
         if last - first < len(self.messages):
@@ -235,5 +238,5 @@ class Poison:
 
 
 def earliest(*times: int | None) -> int | None:
-    """The first of several times, where None means never."""
+    """The earliest of several times, where None means never."""
     return min((time for time in times if time is not None), default=None)

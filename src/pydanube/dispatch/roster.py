@@ -1,4 +1,4 @@
-"""Who is connected to a subscription and how many messages each has asked for. Decides nothing about messages."""
+"""The connected consumers of a subscription, and how many messages each has asked for. It never looks at messages."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pydanube.base.limits import CONSUMERS_MAX, PERMITS_MAX
 
 
 class Member:
-    """A connected consumer. Change permits through the roster, which keeps their sum."""
+    """A connected consumer. Change its permits through the roster, which keeps their sum."""
 
     __slots__ = ("id", "permits", "timed")
 
     def __init__(self, consumer: ConsumerId) -> None:
         self.id = consumer
         self.permits = 0
-        self.timed = True  # what it is given has an ack timeout from then on, not only once its program takes it
+        self.timed = True  # the ack timeout starts at delivery, not only when the program takes the message
 
 
 M = TypeVar("M", bound=Member)
 
 
 class Roster(Generic[M]):
-    """Members in the order they came, or as `rotate` left them; `permits` is the sum of theirs."""
+    """Members in the order they joined, or as `rotate` left them; `permits` is the sum of their permits."""
 
     def __init__(self) -> None:
         self._members: dict[ConsumerId, M] = {}
@@ -69,7 +69,7 @@ class Roster(Generic[M]):
         self.permits += added
 
     def withdraw(self, consumer: ConsumerId) -> int:
-        """Takes back all its permits, and says how many they were."""
+        """Takes back all permits of the consumer, and returns how many there were."""
         member = self.find(consumer)
         taken = 0 if member is None else member.permits
         if member is not None:
@@ -81,11 +81,11 @@ class Roster(Generic[M]):
         self.permits -= permits
 
     def rotate(self, member: M) -> None:
-        """Makes it the last one."""
+        """Moves the member to the end."""
         self._members[member.id] = self._members.pop(member.id)
 
     def shares(self, total: int) -> list[tuple[M, int]]:
-        """Splits up to `total` messages as equally as permits allow. What does not divide goes round in turns."""
+        """Splits up to `total` messages as equally as permits allow. The remainder goes round in turn."""
         takers = [member for member in self._members.values() if member.permits]
         total = min(total, self.permits)
         level, left = 0, len(takers)

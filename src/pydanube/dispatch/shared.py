@@ -1,7 +1,7 @@
-"""Shared: what is ready is split evenly over the consumers that asked for messages; order is not kept.
+"""Shared: messages are split evenly among the consumers that asked for some; order is not kept.
 
-Each message fails, waits and is sent again by itself, to any consumer. In flight it is one entry of a dict that points
-to its lease, so that a delivery costs little per range and an acknowledgement one removal.
+Each message fails, waits and is sent again on its own, to any consumer. A message in flight is one entry of a dict that
+points to its lease: a delivery costs little per range, and an acknowledgement is one removal.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Sequence
 
 from pydanube.base.ids import ConsumerId
 from pydanube.base.ranges import Ranges, ranges_of
-from pydanube.dispatch.agenda import Agenda, known
-from pydanube.dispatch.engine import NOTHING_OFFERED, Engine, no_filters
+from pydanube.dispatch.agenda import Agenda, numbers_within
+from pydanube.dispatch.engine import NOTHING_OFFERED, Engine, refuse_filters
 from pydanube.dispatch.events import Deliver, Effect, Run
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
-from pydanube.dispatch.redelivery import CRASHED, Ended, Lease, Leases, earliest
+from pydanube.dispatch.redelivery import CRASHED, EndedLeases, Lease, Leases, earliest
 from pydanube.dispatch.roster import Member
 
 Slice = tuple[int, int, int]  # first, last, attempt
 
 
 class _Retry:
-    """Messages that failed together and are sent again together; those acknowledged meanwhile are missing."""
+    """Messages that failed together and are sent again together, except those that are acknowledged in the meantime."""
 
     __slots__ = ("attempt", "due", "left", "number", "offsets", "ready")
 
@@ -33,35 +33,35 @@ class _Retry:
         self.attempt = attempt
         self.due = due
         self.left = len(offsets)
-        self.ready = False  # its time has come
+        self.ready = False  # it is due
 
 
 class Shared(Engine[Member]):
-    """See the module."""
+    """The engine of a Shared subscription."""
 
     def __init__(self, policy: FailurePolicy, settings: DispatchSettings) -> None:
         super().__init__(policy, settings)
-        self._fresh = Ranges()  # may be delivered for the first time
-        self._delayed = Agenda()  # offsets by delivery time
+        self._fresh = Ranges()  # due, and never delivered
+        self._delayed = Agenda()  # by delivery time
         self._flight: dict[int, Lease] = {}
         self._leases = Leases(policy.ack_timeout)
-        self._ended: deque[Ended] = deque()  # leases whose messages are to be taken back
-        self._failed: dict[int, _Retry] = {}
-        self._retries: dict[int, _Retry] = {}  # by number, those whose time has not come
+        self._ended: deque[EndedLeases] = deque()  # their messages are still to be taken back
+        self._failed: dict[int, _Retry] = {}  # by offset
+        self._retries: dict[int, _Retry] = {}  # by number, those that are not due yet
         self._retry_number = 0
         self._retry_times = Agenda()
-        self._again: deque[_Retry] = deque()  # retries whose time has come
-        self._again_count = 0  # messages in them
+        self._due_retries: deque[_Retry] = deque()
+        self._due_count = 0  # messages in the due retries
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
-        no_filters(filters)
+        refuse_filters(filters)
         self._roster.check_room()
         self._roster.add(Member(consumer))
 
     def leave(self, consumer: ConsumerId, now: int, *, crashed: bool) -> None:
         if self._roster.remove(consumer) is None:
             return
-        self._ended.append(Ended(self._leases.of(consumer), CRASHED if crashed else None, now))
+        self._ended.append(EndedLeases(self._leases.of(consumer), CRASHED if crashed else None, now))
         self._take_back()
 
     def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
@@ -73,7 +73,7 @@ class Shared(Engine[Member]):
     def wants(self) -> int:
         if self.paused or self._blocked() or len(self._delayed) >= self.settings.delayed_max:
             return 0
-        return max(0, min(self._roster.permits - self._again_count, self._room()) - self._fresh.count)
+        return max(0, min(self._roster.permits - self._due_count, self._room()) - self._fresh.count)
 
     def offer(self, run: Run, now: int) -> None:
         kept_max = self.settings.unacked_max + self.settings.delayed_max
@@ -88,7 +88,7 @@ class Shared(Engine[Member]):
                 self._delayed.set(offset, time)
 
     def poll(self, now: int) -> list[Effect]:
-        self._pass_time(now)
+        self._advance_to(now)
         effects: list[Effect] = [*self._poison.emit(now, self.at_once)] if self._poison else []
         self.unfinished = bool(
             self._ended or self._retry_times.is_due(now) or self._delayed.is_due(now) or self._poison.is_due(now)
@@ -96,7 +96,7 @@ class Shared(Engine[Member]):
         if self.paused or not self._roster.permits:
             return effects
         fresh = 0 if self._blocked() else max(0, min(self._fresh.count, self._room()))
-        slices = self._take(min(self._again_count + fresh, self._roster.permits))
+        slices = self._take(min(self._due_count + fresh, self._roster.permits))
         shares = self._roster.shares(sum([last - first + 1 for first, last, _ in slices]))
         slices.reverse()
         for member, share in shares:
@@ -126,21 +126,21 @@ class Shared(Engine[Member]):
                 if not lease.left:
                     self._leases.close(lease)
                 return
-        for offset in known(self._flight, first, last):
+        for offset in numbers_within(self._flight, first, last):
             lease = self._flight.pop(offset)
             lease.left -= 1
             if not lease.left:
                 self._leases.close(lease)
-        for offset in known(self._failed, first, last):
+        for offset in numbers_within(self._failed, first, last):
             retry = self._failed.pop(offset)
             retry.left -= 1
             if retry.ready:
-                self._again_count -= 1
+                self._due_count -= 1
             elif not retry.left:
                 del self._retries[retry.number]
                 self._retry_times.discard(retry.number)
         self._fresh.cut(first, last)
-        self._delayed.discard_all(self._delayed.known(first, last))
+        self._delayed.discard_all(self._delayed.numbers_within(first, last))
         self._poison.acked(first, last)
 
     def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
@@ -157,10 +157,10 @@ class Shared(Engine[Member]):
                 self._leases.close(lease)
 
     def _leased(self, consumer: ConsumerId, first: int, last: int) -> list[tuple[Lease, list[int]]]:
-        """What of first..last is in flight with the consumer, by lease."""
+        """The offsets from `first` to `last` that are in flight with the consumer, by lease."""
         flight = self._flight
         found: dict[int, tuple[Lease, list[int]]] = {}
-        for offset in known(flight, first, last):
+        for offset in numbers_within(flight, first, last):
             lease = flight[offset]
             if lease.consumer == consumer:
                 found.setdefault(lease.number, (lease, []))[1].append(offset)
@@ -169,10 +169,10 @@ class Shared(Engine[Member]):
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
         if self._roster.find(consumer) is None:
             return
-        leases = {offset: self._flight[offset] for offset in known(self._flight, first, last)}
+        leases = {offset: self._flight[offset] for offset in numbers_within(self._flight, first, last)}
         for offset, lease in leases.items():
             if lease.consumer == consumer:
-                self._send_again(self._unlease(lease, [offset]), lease.attempt, now)
+                self._retry(self._unlease(lease, [offset]), lease.attempt, now)
         self._roster.grant(consumer, last - first + 1)
 
     def reset(self, now: int) -> None:
@@ -184,31 +184,31 @@ class Shared(Engine[Member]):
         self._failed.clear()
         self._retries.clear()
         self._retry_times.clear()
-        self._again.clear()
-        self._again_count = 0
+        self._due_retries.clear()
+        self._due_count = 0
         self._poison.clear()
         self._offered = NOTHING_OFFERED
 
     def shift_delays(self, by: int) -> None:
-        """The wall clock, which delivery times are meant by, was set: what waits for one waits longer or shorter."""
+        """Delivery times refer to the wall clock: when it is set, messages wait longer or shorter."""
         self._delayed.shift(by)
 
     # -- failures
 
-    def _pass_time(self, now: int) -> None:
+    def _advance_to(self, now: int) -> None:
         self._ended += self._leases.take_expired(now)
         self._take_back()
         for number in self._retry_times.take_due(now, self.at_once):
             retry = self._retries.pop(number)
             retry.ready = True
             retry.offsets.sort()  # they may have failed one by one, in any order
-            self._again.append(retry)
-            self._again_count += retry.left
+            self._due_retries.append(retry)
+            self._due_count += retry.left
         for offset in self._delayed.take_due(now, self.at_once):
             self._fresh.add(offset, offset)
 
     def _take_back(self) -> None:
-        """What is left of leases that ended is sent again, some of it now."""
+        """Schedules messages of ended leases for redelivery, at most `at_once` of them now."""
         room = self.at_once
         while self._ended and room > 0:
             ended = self._ended[0]
@@ -219,13 +219,13 @@ class Shared(Engine[Member]):
                 room -= len(part)
                 attempt, offsets = lease.attempt, self._unlease(lease, part)
                 if ended.reason is None:
-                    self._send_again(offsets, attempt, ended.time)
+                    self._retry(offsets, attempt, ended.time)
                 else:
                     delay = 0 if ended.reason is CRASHED else self.policy.delay(attempt + 1)
                     self._fail(offsets, attempt + 1, ended.reason, ended.time, ended.time + delay)
 
     def _unlease(self, lease: Lease, offsets: Sequence[int]) -> list[int]:
-        """Those of `offsets` that are in flight under this lease are so no more."""
+        """Takes those of `offsets` that are in flight under this lease out of flight, and returns them."""
         flight = self._flight
         taken = [offset for offset in offsets if flight.get(offset) is lease]
         for offset in taken:
@@ -241,9 +241,9 @@ class Shared(Engine[Member]):
             for offset in offsets:
                 self._poison.add(offset, attempt, reason, now)
         else:
-            self._send_again(offsets, attempt, due)
+            self._retry(offsets, attempt, due)
 
-    def _send_again(self, offsets: list[int], attempt: int, due: int) -> None:
+    def _retry(self, offsets: list[int], attempt: int, due: int) -> None:
         if not offsets:
             return
         retry = self._retries.get(self._retry_number)
@@ -257,13 +257,13 @@ class Shared(Engine[Member]):
         self._failed.update(dict.fromkeys(offsets, retry))
 
     def _take(self, count: int) -> list[Slice]:
-        """The next `count` messages: first those that failed, then new ones. Fewer if they are all over the place."""
+        """The next `count` messages: first those that failed, then new ones. Fewer if they are in too many ranges."""
         slices: list[Slice] = []
-        while count and self._again:
+        while count and self._due_retries:
             if len(slices) >= self.at_once:
                 self.unfinished = True
                 return slices
-            retry = self._again[0]
+            retry = self._due_retries[0]
             offsets = retry.offsets
             if retry.left < len(offsets):
                 offsets = [offset for offset in offsets if offset in self._failed]
@@ -274,9 +274,9 @@ class Shared(Engine[Member]):
                 del self._failed[offset]
             slices += [(first, last, retry.attempt) for first, last in ranges_of(taken)]
             count -= len(taken)
-            self._again_count -= len(taken)
+            self._due_count -= len(taken)
             if not retry.offsets:
-                self._again.popleft()
+                self._due_retries.popleft()
         slices += [(first, last, 0) for first, last in self._fresh.take(count)]
         return slices
 
@@ -284,10 +284,10 @@ class Shared(Engine[Member]):
         return self.policy.poison is PoisonPolicy.BLOCK and bool(self._poison)
 
     def _room(self) -> int:
-        """How many new messages may be delivered: failed ones still count as not acknowledged."""
+        """How many new messages may be delivered. Failed ones still count as unacknowledged."""
         return self.settings.unacked_max - len(self._flight) - len(self._failed) - len(self._poison)
 
-    # -- what is known
+    # -- status
 
     def held(self, consumer: ConsumerId) -> list[tuple[int, int]]:
         return ranges_of(sorted(offset for offset, lease in self._flight.items() if lease.consumer == consumer))
@@ -313,7 +313,7 @@ class Shared(Engine[Member]):
         return len(self._poison) + (self._fresh.count if self._blocked() else 0)
 
     @property
-    def at_a_stand(self) -> bool:
+    def is_stalled(self) -> bool:
         return self._blocked() or len(self._delayed) >= self.settings.delayed_max
 
     def explain(self, offset: int, now: int) -> Explanation:
@@ -351,7 +351,7 @@ class Shared(Engine[Member]):
         return held_up or Explanation(Cause.IDLE, consumer=consumer)
 
     def _explain_new(self) -> Explanation | None:
-        """What keeps new messages back, if anything does."""
+        """What holds up new messages, if anything does."""
         if self._blocked():
             return Explanation(Cause.POISON_BLOCKS, offset=self._poison.first())
         return self._explain_standstill(self._room())

@@ -33,7 +33,7 @@ from pydanube.journal.group import (
 )
 from pydanube.journal.index import FileIndex
 from pydanube.journal.ledger_table import Control, checkpoint_ok
-from pydanube.wire.sound import is_sound
+from pydanube.wire.intact import is_intact
 
 CHUNK_BYTES = 4 * MIB
 TRAILER_BYTES_READ = 17 * BLOCK_BYTES  # as many names as a group may have, and those of the group before
@@ -179,7 +179,7 @@ def _read_group(
 
 
 def _sound(data: bytes, entry: Entry, position: int) -> bool:
-    return is_sound(data, entry.position - position, entry.length, entry.crc, entry.a, entry.messages)
+    return is_intact(data, entry.position - position, entry.length, entry.crc, entry.a, entry.messages)
 
 
 def _synced_later(window: _Window, position: int, salt: int, number: int) -> Generator[tuple[int, int], bytes, bool]:

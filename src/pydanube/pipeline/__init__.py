@@ -1,7 +1,7 @@
 """Pipelines: declared flows from a source through SQL and Python to tables and topics, run by Spark.
 
-A file is read by `flow`; `topic`, `files` and `rate` make the same in Python. `build` makes a query of it, with the
-steps of `transforms`, and `runner` keeps that running.
+`spec` reads a declaration, from a file or made by `api` in Python, and asks the kinds of `sinks` and `sources` about
+theirs. `query` turns it into a query of Spark, which writes to `targets`; `run` keeps the query running.
 Needs `pip install pydanube[pipeline]` and Java.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["Flow", "Pipeline", "files", "rate", "topic"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when they are first asked for: executors need none of them."""
+    """These are imported on first use, because executors need none of them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("pydanube.pipeline.spec.flow" if name == "Flow" else "pydanube.pipeline.api"), name)

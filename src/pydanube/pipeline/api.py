@@ -1,6 +1,6 @@
-"""Pipelines in Python: a source, steps and sinks, each call a longer pipeline, none of which changes another.
+"""Pipelines in Python: a source, steps and sinks. Each call returns a new pipeline and leaves the old one unchanged.
 
-It is the same declaration as in a file, and it is checked by the same rules: keys have the same names and meanings.
+It is the same declaration as in a file, checked by the same rules; keys have the same names and meanings.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Pipeline:
     steps: tuple[Mapping[str, Any], ...] = ()
     sinks: tuple[Mapping[str, Any], ...] = ()
     letters: Mapping[str, Any] | None = None
-    keys: Mapping[str, Any] = field(default_factory=dict)  # of the whole, by their names in a file
+    keys: Mapping[str, Any] = field(default_factory=dict)  # of the whole declaration, by their names in a file
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Pipeline:
         values: Mapping[str, str] | None = None,
         **more: str,
     ) -> Pipeline:
-        """Columns by their SQL, as `total="sum(amount)"`; `values` is for names that are taken here."""
+        """Columns by their SQL, as in `total="sum(amount)"`. `values` is for names that are parameters here."""
         keys = {"window": window, "slide": slide, "on": on, "by": by, "values": {**(values or {}), **more}}
         return self._step("aggregate", _given(keys))
 
@@ -91,7 +91,7 @@ class Pipeline:
 
     def to_delta(
         self,
-        place: str,
+        location: str,
         *,
         partition_by: Names | None = None,
         merge_schema: bool = False,
@@ -102,7 +102,7 @@ class Pipeline:
     ) -> Pipeline:
         """A table at a path or URL; `upsert` are the keys by which rows are replaced."""
         replaced = {"keys": upsert, "sequence_by": sequence_by, "delete_when": delete_when}
-        return self._sink("delta", place, _table_keys(partition_by, merge_schema, replaced, maintain))
+        return self._sink("delta", location, _table_keys(partition_by, merge_schema, replaced, maintain))
 
     def to_iceberg(
         self,
@@ -120,15 +120,15 @@ class Pipeline:
         delete_when: str | None = None,
         maintain: bool | Mapping[str, Any] = False,
     ) -> Pipeline:
-        """A table of a catalog, as `shop.orders`."""
-        where = {"table": table, "catalog": catalog, "type": type, "uri": uri, "warehouse": warehouse}
+        """A table of a catalog, such as `shop.orders`."""
+        named = {"table": table, "catalog": catalog, "type": type, "uri": uri, "warehouse": warehouse}
         replaced = {"keys": upsert, "sequence_by": sequence_by, "delete_when": delete_when}
         keys = _table_keys(partition_by, merge_schema, replaced, maintain)
-        return self._sink("iceberg", _given({**where, "properties": properties}), keys)
+        return self._sink("iceberg", _given({**named, "properties": properties}), keys)
 
-    def to_parquet(self, place: str, *, partition_by: Names | None = None) -> Pipeline:
+    def to_parquet(self, location: str, *, partition_by: Names | None = None) -> Pipeline:
         """A folder of Parquet files."""
-        return self._sink("parquet", place, {"partition_by": partition_by})
+        return self._sink("parquet", location, {"partition_by": partition_by})
 
     def to_topic(
         self,
@@ -149,11 +149,11 @@ class Pipeline:
         return self._sink("console", {"rows": rows}, {})
 
     def dead_letters(self, **sink: Any) -> Pipeline:
-        """Where rows go that do not fit, as in `delta="lake/dead"`. Takes the keys of a sink in a file."""
+        """The sink for rows that do not fit, as in `delta="lake/dead"`. Takes the keys of a sink in a file."""
         return self._with(letters=sink)
 
-    def _sink(self, kind: str, place: Any, keys: Mapping[str, Any]) -> Pipeline:
-        return self._with(sinks=(*self.sinks, {kind: place, **_given(keys)}))
+    def _sink(self, kind: str, value: Any, keys: Mapping[str, Any]) -> Pipeline:
+        return self._with(sinks=(*self.sinks, {kind: value, **_given(keys)}))
 
     # -- the whole -----------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Pipeline:
         return self._with(keys={**self.keys, "output_mode": mode})
 
     def mapping(self, name: str, **keys: Any) -> dict[str, Any]:
-        """The declaration as a file would have it. Keys are those of the whole: checkpoint, trigger, restart …"""
+        """The declaration as a file would have it. `keys` are those at the top level: checkpoint, trigger, restart …"""
         found = {"name": name, "source": dict(self.source), "transforms": [dict(each) for each in self.steps]}
         if self.sinks:
             found["sink"] = dict(self.sinks[0]) if len(self.sinks) == 1 else [dict(each) for each in self.sinks]
@@ -216,7 +216,7 @@ class Pipeline:
 
 
 def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that say something."""
+    """Only the keys that were given."""
     return {name: value for name, value in keys.items() if value is not None and value is not False}
 
 
@@ -231,5 +231,5 @@ def _table_keys(
 
 
 def _url(url: str | None) -> str:
-    """The broker of those who name none: of DANUBE_URL, or of this machine."""
+    """The default is DANUBE_URL, or else this machine."""
     return url_of({} if url is None else {"url": url})

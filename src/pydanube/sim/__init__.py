@@ -1,4 +1,4 @@
-"""The deterministic simulator: virtual time, faulty disks and networks, seeded; it runs the product code unchanged.
+"""The deterministic simulator: it runs the product's code unchanged, in virtual time, on faulty disks and networks.
 
-It sees everything; nothing else in the package may import it except `testing`.
+It may import everything; nothing in the package may import it except `testing`.
 """

@@ -51,15 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--first", type=int, default=0, help="the first seed")
     run.add_argument("--profile", choices=[*PROFILES, "all"], default="mixed")
     run.add_argument("--jobs", type=int, default=2)
-    for verb, text in (("replay", "run one seed again and print what happened"), ("shrink", "find what is enough")):
+    for verb, text in (
+        ("replay", "run one seed again and print its trace"),
+        ("shrink", "find the fewest faults and messages that still break a promise"),
+    ):
         one = verbs.add_parser(verb, help=text)
         one.add_argument("--seed", type=int, required=True)
         one.add_argument("--profile", choices=list(PROFILES), default="mixed")
-        one.add_argument("--faults", help="places of the faults to keep, such as 0,3; `none` for none")
-        one.add_argument("--messages", type=int, help="publish no more than this per stream")
-    ci = verbs.add_parser("ci", help="what every change must pass: each profile at its figure of the fault matrix")
+        one.add_argument("--faults", help="indexes of the faults to keep, such as 0,3; `none` for none")
+        one.add_argument("--messages", type=int, help="maximum number of batches per stream")
+    ci = verbs.add_parser("ci", help="run each profile with its number of seeds: what every change must pass")
     ci.add_argument("--jobs", type=int, default=2)
-    verbs.add_parser("demo", help="one story with faults, told step by step")
+    verbs.add_parser("demo", help="run one story with faults, step by step")
     verbs.add_parser("profiles", help="list profiles and faults")
     chosen = parser.parse_args(arguments)
     actions = {"run": _run, "ci": _ci, "replay": _replay, "shrink": _shrink, "demo": _demo, "profiles": _profiles}
@@ -85,7 +88,7 @@ def _run_all(jobs: list[tuple[int, str]], processes: int) -> int:
         totals.update(events=outcome.events, acked=outcome.acked, faults=len(outcome.faults))
         if outcome.violations:
             failed.append(outcome)
-            _tell_failure(outcome)
+            _print_failure(outcome)
         if sys.stderr.isatty():
             print(f"\r{done} of {len(jobs)} seeds", end="", file=sys.stderr)
     if sys.stderr.isatty():
@@ -106,20 +109,20 @@ def _outcomes(jobs: list[tuple[int, str]], processes: int) -> Iterator[Outcome]:
         yield from pool.imap_unordered(run_job, jobs, chunksize=4)
 
 
-def _tell_failure(outcome: Outcome) -> None:
+def _print_failure(outcome: Outcome) -> None:
     plan = outcome.plan
     print(f"seed {plan.seed} of profile {plan.profile} broke a promise:")
     for violation in outcome.violations[:5]:
         print(f"  {violation}")
-    print(f"  see it again:  python -m pydanube.sim replay --profile {plan.profile} --seed {plan.seed}")
-    print(f"  make it small: python -m pydanube.sim shrink --profile {plan.profile} --seed {plan.seed}", flush=True)
+    print(f"  replay it: python -m pydanube.sim replay --profile {plan.profile} --seed {plan.seed}")
+    print(f"  shrink it: python -m pydanube.sim shrink --profile {plan.profile} --seed {plan.seed}", flush=True)
 
 
 def _replay(chosen: argparse.Namespace) -> int:
     plan = plan_for(chosen.seed, chosen.profile)
     faults = None
     if chosen.faults is not None:
-        faults = () if chosen.faults == "none" else tuple(int(place) for place in chosen.faults.split(","))
+        faults = () if chosen.faults == "none" else tuple(int(index) for index in chosen.faults.split(","))
     outcome = run_plan(plan.only(faults, chosen.messages), record=True)
     for line in outcome.lines:
         print(line)
@@ -136,13 +139,13 @@ def _shrink(chosen: argparse.Namespace) -> int:
     except ValueError as error:
         print(error)
         return 0
-    for place, fault in zip(faults, outcome.plan.faults, strict=True):
-        print(f"fault {place}: {fault.kind} at {fault.at:.3f} s ({FAULTS[fault.kind]})")
+    for index, fault in zip(faults, outcome.plan.faults, strict=True):
+        print(f"fault {index}: {fault.kind} at {fault.at:.3f} s ({FAULTS[fault.kind]})")
     for violation in outcome.violations[:5]:
         print(violation)
     kept = ",".join(map(str, faults)) or "none"
     print(
-        f"see it: python -m pydanube.sim replay --profile {chosen.profile} --seed {chosen.seed}"
+        f"replay it: python -m pydanube.sim replay --profile {chosen.profile} --seed {chosen.seed}"
         f" --faults {kept} --messages {messages}"
     )
     return 1

@@ -1,7 +1,7 @@
 """Power cuts at every boundary of a scripted run: the whole script, once for each step that changes the disk.
 
-At step n the machine stops dead, the disk keeps what was synced and a seeded part of the rest, and the machine comes
-back; in the end everything that was acknowledged must be there.
+At step n the power of the machine is cut. The disk keeps what was synced and a seeded part of the rest, and the machine
+is restarted. In the end, everything that was acknowledged must be readable.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCRIPT = Plan(
 
 
 def count_boundaries(plan: Plan) -> int:
-    """How many steps change the disk when nothing goes wrong, until the script is over and all is read back."""
+    """How many steps change the disk, until the script has ended, if nothing goes wrong."""
     steps: list[int] = []
 
     def prepare(world: World) -> None:
@@ -51,7 +51,7 @@ def count_boundaries(plan: Plan) -> int:
 
 
 def run_with_cut(plan: Plan, boundary: int) -> Outcome:
-    """The plan with one power cut, when that many steps are done."""
+    """Runs the plan with one power cut, after that many steps."""
 
     def prepare(world: World) -> None:
         machine = world.storage[0]
@@ -68,6 +68,6 @@ def run_with_cut(plan: Plan, boundary: int) -> Outcome:
 
 
 def cut_everywhere(plan: Plan = SCRIPT) -> Iterator[Outcome]:
-    """Each boundary once, of the very same run up to there."""
+    """Runs the plan once for each boundary. Up to the cut, all runs are the same."""
     for boundary in range(count_boundaries(plan)):
         yield run_with_cut(plan, boundary)

@@ -33,7 +33,7 @@ STORY = Plan(
         Fault(9.0, "wipe", 2, 0.5, 0.0),
     ),
 )
-TOLD = {
+DESCRIPTIONS = {
     "kill": "kill -9 of the broker that owns the topic",
     "power": "a power cut on one storage node: everything not synced is gone",
     "rival": "a second broker takes the topic while the first still writes",
@@ -42,10 +42,10 @@ TOLD = {
 }
 
 
-def demo(tell: Callable[[str], None]) -> int:
-    """Runs the story and tells it; returns 0 if every promise held."""
-    tell("Three storage nodes, two brokers, one topic with three copies of each message, two of them before the ack.")
-    tell("Everything below runs the product's own code on simulated disks, network and clocks, in virtual time.\n")
+def demo(write: Callable[[str], None]) -> int:
+    """Runs the story and describes it, line by line. Returns 0 if every promise was kept."""
+    write("Three storage nodes, two brokers, one topic with three copies of each message, two of them before the ack.")
+    write("Everything below runs the product's own code on simulated disks, network and clocks, in virtual time.\n")
     outcome = run_plan(STORY, record=True)
     acked = 0
     for line in outcome.lines:
@@ -53,17 +53,18 @@ def demo(tell: Callable[[str], None]) -> int:
         if kind == "acked":
             acked += 1
         elif kind == "fault":
-            tell(f"{float(moment):6.2f} s  {acked:4d} batches acknowledged   FAULT  {TOLD[rest.split(chr(39))[1]]}")
+            fault = DESCRIPTIONS[rest.split("'")[1]]
+            write(f"{float(moment):6.2f} s  {acked:4d} batches acknowledged   FAULT  {fault}")
         elif kind == "took":
             broker, _, epoch = (part.strip(" ()',") for part in rest.split(","))
-            tell(f"{float(moment):6.2f} s  {acked:4d} batches acknowledged   broker {broker} owns it, epoch {epoch}")
+            write(f"{float(moment):6.2f} s  {acked:4d} batches acknowledged   broker {broker} owns it, epoch {epoch}")
         elif kind == "healed":
-            tell(f"{float(moment):6.2f} s  {acked:4d} batches acknowledged   all faults end; everything is read back")
-    tell(f"\n{outcome.events:,} simulated events; {outcome.acked:,} messages were acknowledged.")
+            write(f"{float(moment):6.2f} s  {acked:4d} batches acknowledged   all faults end; everything is read back")
+    write(f"\n{outcome.events:,} simulated events; {outcome.acked:,} messages were acknowledged.")
     if outcome.violations:
         for violation in outcome.violations:
-            tell(f"BROKEN  {violation}")
+            write(f"BROKEN  {violation}")
         return 1
-    tell("Every one of them was found in the end: the same payload at the same offset, once. No promise was broken.")
-    tell("For more seeds, run `make sim SEEDS=300`.")
+    write("Every one of them was found in the end: the same payload at the same offset, once. No promise was broken.")
+    write("For more seeds, run `make sim SEEDS=300`.")
     return 0

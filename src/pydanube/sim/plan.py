@@ -1,6 +1,6 @@
-"""A seed becomes a plan: how large the world is, what is published, which faults happen when. Pure data.
+"""The plan of a seed: how large the world is, what is published, and which faults happen when. Pure data.
 
-A plan can be run again with fewer faults or fewer messages, which is how a failing seed is shrunk.
+A plan can be run again with fewer faults or messages, which is how a failing seed is shrunk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pydanube.base.durability import Durability
 from pydanube.stream.record import Copies
 
-# kind: (row of the fault matrix, what it does)
+# kind: row of the fault matrix, and what happens
 FAULTS = {
     "kill": "P1: kill -9 of a storage node or broker; it restarts",
     "power": "D1: one machine loses what was not synced",
@@ -23,7 +23,7 @@ FAULTS = {
     "slow": "D10: a disk takes seconds",
     "isolate": "N1: one machine is cut off from all others",
     "one_way": "N1: one direction between two machines is cut",
-    "lossy": "N2: messages are lost, doubled and late everywhere",
+    "lossy": "N2: messages everywhere are lost, duplicated and late",
     "late": "N5: messages arrive very late, in another epoch",
     "pause": "P4: a process freezes, then continues",
     "clock": "T1: a wall clock jumps, freezes or drifts",
@@ -31,22 +31,22 @@ FAULTS = {
     "wipe": "R1: a storage node loses its disk and comes back as a new one",
     "damage": "D6: bits flip on one storage node",
     "silent": "N1: one storage node is cut off until everything heals",
-    "deaf": "R3: a storage node does not delete some ledgers until all heals: later ones go before earlier ones",
+    "deaf": "R3: a storage node does not delete some ledgers until everything heals, so later ones go first",
     "unmounted": "R2: a broker is started with one of its directories missing, or another one in its place",
     "catalogue": "the catalogue answers late or not at all",
     "objects_fail": "N6: requests to object storage fail",
-    "objects_unsure": "N6: they are done, and the answers are lost",
-    "objects_slow": "N6: they take seconds",
-    "objects_hang": "N6: some of them take effect seconds later, even if their caller has given up",
-    "objects_stale": "N6: listings show what was there before",
-    "objects_lost": "N6: an object vanishes, until it is restored in the end",
-    "objects_damaged": "N6: an object changes or is cut off, until it is restored in the end",
+    "objects_unsure": "N6: requests are carried out, but the answers are lost",
+    "objects_slow": "N6: requests take seconds",
+    "objects_hang": "N6: some requests take effect seconds later, even if their caller has given up",
+    "objects_stale": "N6: listings show an earlier state",
+    "objects_lost": "N6: an object vanishes until everything heals",
+    "objects_damaged": "N6: an object changes or is cut off until everything heals",
 }
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
 NARROW = ("silent", "deaf", "unmounted")  # only in the profiles that are about them
-# Which faults a profile draws from. `mixed` draws a subset of all per seed, and nothing for every fourth seed.
+# The faults that a profile draws from. `mixed` draws a subset per seed, and none for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
-    "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # objects: where there is such storage
+    "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # see _with_object_faults
     "power": ("power", "power_all", "kill"),
     "disk": ("write_error", "sync_error", "name_error", "kill", "power"),
     "full": ("full", "kill", "power"),
@@ -70,7 +70,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "mounts": ("unmounted", "unmounted", "kill", "power"),
     "sinks": ("kill", "kill", "power", "power", "write_error", "sync_error", "name_error", "full", "slow"),
 }
-# What happens to topics besides faults, in the profiles that are about them: L1, L2, L4, P3 of the matrix.
+# What happens to topics besides faults, in the profiles about them: L1, L2, L4, P3 of the matrix.
 TRAITS: dict[str, tuple[str, ...]] = {
     "churn": ("churn",),
     "seek": ("seek", "retention"),
@@ -94,16 +94,16 @@ COPIES = (
 )
 
 
-BUSY_BYTES = 7_000  # a journal lets one batch of the largest size wait, or some small ones
+BUSY_BYTES = 7_000  # one batch of the largest size, or a few small ones, may wait for a journal
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     at: float
     kind: str
-    target: int  # taken modulo however many there are
+    target: int  # modulo the number of candidates
     seconds: float  # how long it lasts
-    amount: float  # what "how much" means is the kind's
+    amount: float  # its meaning depends on the kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Plan:
     profile: str
     nodes: int
     brokers: int
-    embedded: bool  # one process with its own storage node, as `standalone` is
+    embedded: bool  # one process with its own storage node, like `danube standalone`
     streams: int
     copies: Copies
     durabilities: tuple[Durability, ...]
@@ -120,22 +120,22 @@ class Plan:
     journal_apart: bool
     file_bytes: int
     ledger_bytes: int
-    messages: int  # batches that each stream's publisher tries to send
-    seconds: float  # of trouble; then everything heals
+    messages: int  # batches that are sent to each stream
+    seconds: float  # until everything heals
     trims: bool
     faults: tuple[Fault, ...]
     topics: bool = False  # whole topics with producers and consumers, instead of bare streams
-    traits: tuple[str, ...] = ()  # of the topics
-    pending_bytes: int | None = None  # what a journal lets wait; else as usual
+    traits: tuple[str, ...] = ()  # of topics
+    pending_bytes: int | None = None  # that may wait for a journal; None for the default
 
     @property
     def whole_broker(self) -> bool:
-        """One process with metadata and all, whose jobs write exactly once."""
+        """Whether one process is a whole broker with metadata, for jobs that write exactly once."""
         return self.profile in ("sinks", "mounts")
 
     def only(self, faults: tuple[int, ...] | None = None, messages: int | None = None) -> Plan:
-        """The same world with some of its faults, or fewer messages."""
-        kept = self.faults if faults is None else tuple(self.faults[place] for place in faults)
+        """The same plan with only some of its faults, or fewer messages."""
+        kept = self.faults if faults is None else tuple(self.faults[index] for index in faults)
         return replace(self, faults=kept, messages=self.messages if messages is None else messages)
 
 
@@ -144,11 +144,11 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
     kinds = _kinds(draw, seed, profile)
     topics = _has_topics(seed, profile)
     copies = draw.choice(COPIES)
-    if topics and draw.random() < 0.7:  # what topics do matters more here than how many copies there are
+    if topics and draw.random() < 0.7:  # topics matter more here than copies
         copies = COPIES[0]
     if profile in ("wipe", "owners", "partition", "late", "lossy", "silent"):
         copies = draw.choice([some for some in COPIES if some.replicas >= 3 and some.ack < some.write])
-    if profile == "busy" and seed % 4:  # one journal that all streams share
+    if profile == "busy" and seed % 4:  # all streams share one journal
         copies = COPIES[0]
     embedded = copies.replicas == 1 and draw.random() < 0.7 and not {"rival", "isolate"} & set(kinds)
     if copies.ack == copies.write or copies.ack < 2:
@@ -184,14 +184,14 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
     if profile == "silent":
         return _of_long_silence(plan, draw)
     if profile == "sweep":
-        return replace(plan, trims=True, ledger_bytes=4_000)  # many ledgers, which soon go
+        return replace(plan, trims=True, ledger_bytes=4_000)  # many ledgers, which are soon deleted
     if plan.whole_broker:
         return _of_one_broker(plan, draw)
     return _with_object_faults(plan) if "tier" in plan.traits and profile == "mixed" else plan
 
 
 def _of_long_silence(plan: Plan, draw: random.Random) -> Plan:
-    """One node says nothing for most of the time; many streams are buffered, so that power cuts leave gaps."""
+    """One node is silent most of the time. Many streams are buffered, so that power cuts leave gaps."""
     return replace(
         plan,
         seconds=3 * plan.seconds,
@@ -201,7 +201,7 @@ def _of_long_silence(plan: Plan, draw: random.Random) -> Plan:
 
 
 def _of_one_broker(plan: Plan, draw: random.Random) -> Plan:
-    """A whole broker instead of bare streams, with shorter trouble; its jobs write so many batches each."""
+    """A whole broker instead of bare streams, for a shorter time. `messages` is the number of batches of each job."""
     batches = min(plan.messages, draw.choice((6, 10, 16)))
     return replace(
         plan,
@@ -225,7 +225,7 @@ def _with_object_faults(plan: Plan) -> Plan:
 
 
 def _has_topics(seed: int, profile: str) -> bool:
-    """A quarter of the mixed seeds, every second one about clocks or full queues, and all that are about topics."""
+    """Every fourth seed of `mixed`, every second of `clock` and `busy`, and all seeds of profiles about topics."""
     shared = {"mixed": seed % 4 == 1, "clock": seed % 2 == 1, "busy": seed % 2 == 1}
     return shared.get(profile, profile in TRAITS)
 

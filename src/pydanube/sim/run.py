@@ -1,4 +1,4 @@
-"""Runs one seed from plan to verdict: trouble, healing, draining, and the checks of the promises."""
+"""Runs one seed: faults, healing, draining, and the checks of the promises."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pydanube.base.errors import DanubeError, EntryMissing
+from pydanube.base.errors import EntryMissing
 from pydanube.sim.jobs.drain import drain_sinks, explain_sinks
-from pydanube.sim.jobs.world import SinkTroublemaker, SinkWorld
+from pydanube.sim.jobs.world import SinkFaultInjector, SinkWorld
 from pydanube.sim.machine.loop import SimBudgetExceeded, SimLoop, SimStalled
 from pydanube.sim.plan import Plan, plan_for
-from pydanube.sim.streams.history import Violation
-from pydanube.sim.streams.reading import read_all
+from pydanube.sim.streams.drain import drain_streams
+from pydanube.sim.streams.world import StreamWorld
 from pydanube.sim.topics.drain import drain_topics, explain_topics
 from pydanube.sim.topics.tier_drain import check_losses, drain_tier, explain_tier
-from pydanube.sim.world.faults import Troublemaker
+from pydanube.sim.topics.world import TopicWorld
+from pydanube.sim.world.faults import FaultInjector
+from pydanube.sim.world.history import Violation
 from pydanube.sim.world.world import World
 
-DRAIN_SECONDS = 120.0  # of virtual time, after everything healed: by then all must work again
-FILES_SPARE = 24  # journal files that may be there beyond what their content needs
+DRAIN_SECONDS = 120.0  # of virtual time after healing, by which everything must work again
+FILES_SPARE = 24  # journal files that may exist beyond what the content needs
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one seed came to."""
+    """The result of one seed."""
 
     plan: Plan
     violations: tuple[Violation, ...]
@@ -42,25 +44,25 @@ def run_seed(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Outcom
 
 
 def run_job(job: tuple[int, str]) -> Outcome:
-    """One seed of one profile, for a pool of processes."""
+    """Runs one seed of one profile, in a pool of processes."""
     return run_seed(*job)
 
 
 def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], None] | None = None) -> Outcome:
-    """The same plan always gives the same outcome. `prepare` may arrange more trouble before anything starts."""
+    """Runs a plan. The same plan always has the same outcome. `prepare` may add faults before anything starts."""
     loop = SimLoop(plan.seed, budget=2_000_000, record=record)
-    world = SinkWorld(loop, plan) if plan.whole_broker else World(loop, plan)
-    trouble = SinkTroublemaker(world) if isinstance(world, SinkWorld) else Troublemaker(world)
-    quiet = logging.getLogger("pydanube")
-    level, collecting = quiet.level, gc.isenabled()
-    quiet.setLevel(logging.CRITICAL)  # faults are the point here, not news
+    world = _build(loop, plan)
+    injector = SinkFaultInjector(world) if isinstance(world, SinkWorld) else FaultInjector(world)
+    logger = logging.getLogger("pydanube")
+    level, collecting = logger.level, gc.isenabled()
+    logger.setLevel(logging.CRITICAL)  # faults are expected here
     gc.disable()
     try:
         if prepare is not None:
             prepare(world)
         world.start_all()
-        trouble.schedule()
-        loop.run_until_complete(_story(world, trouble))
+        injector.schedule()
+        loop.run_until_complete(_run(world, injector))
     except (SimStalled, SimBudgetExceeded) as error:
         world.history.check(False, "I8", f"{type(error).__name__}: {error}")
     finally:
@@ -68,62 +70,53 @@ def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], Non
             world.history.check(False, "I9", f"unhandled: {failure}")
         digest = loop.trace_digest()
         loop.shutdown()
-        quiet.setLevel(level)
+        logger.setLevel(level)
         if collecting:
             gc.enable()
     acked = sum(len(stream.acked) for stream in world.history.streams.values())
     lines = tuple(loop.lines or ())
-    return Outcome(plan, tuple(world.history.violations), digest, loop.events, acked, tuple(trouble.done), lines)
+    return Outcome(plan, tuple(world.history.violations), digest, loop.events, acked, tuple(injector.done), lines)
 
 
-async def _story(world: World, trouble: Troublemaker) -> None:
+def _build(loop: SimLoop, plan: Plan) -> World:
+    if plan.whole_broker:
+        return SinkWorld(loop, plan)
+    return TopicWorld(loop, plan) if plan.topics else StreamWorld(loop, plan)
+
+
+async def _run(world: World, injector: FaultInjector) -> None:
     await asyncio.sleep(world.plan.seconds)
-    trouble.heal()
+    injector.heal()
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
-            if world.tiered:
-                await check_losses(world)
-            if isinstance(world, SinkWorld):
-                await drain_sinks(world)
-            else:
-                await (drain_topics(world) if world.plan.topics else _drain(world))
-            if world.tiered:
-                await drain_tier(world)
+            await _drain(world)
     except EntryMissing as error:
         world.history.check(False, "I1", f"gone after everything healed: {error}")
     except TimeoutError:
-        why = f"{explain_topics(world)} {explain_tier(world)}"
-        if isinstance(world, SinkWorld):
-            why = explain_sinks(world)
-        world.history.check(False, "I8", f"not drained {DRAIN_SECONDS} s after everything healed. {why}")
+        world.history.check(False, "I8", f"not drained {DRAIN_SECONDS} s after everything healed. {_explain(world)}")
     for machine in world.storage:
         for disk in machine.disks:
             files = [len(content) for name, (_, content) in disk.image().items() if name.endswith(".log")]
             needed = FILES_SPARE + 5 * sum(files) // world.plan.file_bytes
-            world.history.check(len(files) <= needed, "I9", f"{machine.name} keeps {len(files)} files, not {needed}")
+            world.history.check(
+                len(files) <= needed, "I9", f"{machine.name} keeps {len(files)} files, more than {needed}"
+            )
 
 
 async def _drain(world: World) -> None:
-    """A fresh owner takes each stream, it takes appends again, and everything can be read."""
-    for number, name in enumerate(world.owners):
-        while True:
-            broker = world.hosts.get(world.owners[name])
-            if broker is not None and name in broker.streams and not broker.streams[name].lost:
-                break
-            world.owners[name] = world.brokers[number % len(world.brokers)].name
-            await asyncio.sleep(0.05)
-        stream = broker.streams[name]
-        for count in range(3):
-            while True:
-                try:
-                    stamped, future = stream.append(broker.batch(name, -1 - count))
-                except DanubeError:
-                    await asyncio.sleep(0.1)
-                    stream = broker.streams[name]
-                    continue
-                if await broker.told(stream, stamped, future):
-                    break
-                await asyncio.sleep(0.1)
-                stream = broker.streams[name]
-        expected = world.history.expected(name)
-        world.history.final(name, await read_all(world.history, stream), expected)
+    if isinstance(world, SinkWorld):
+        await drain_sinks(world)
+    elif isinstance(world, TopicWorld):
+        if world.tiered:
+            await check_losses(world)
+        await drain_topics(world)
+        if world.tiered:
+            await drain_tier(world)
+    elif isinstance(world, StreamWorld):
+        await drain_streams(world)
+
+
+def _explain(world: World) -> str:
+    if isinstance(world, SinkWorld):
+        return explain_sinks(world)
+    return f"{explain_topics(world)} {explain_tier(world)}" if isinstance(world, TopicWorld) else ""

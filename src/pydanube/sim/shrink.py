@@ -1,4 +1,4 @@
-"""Makes a failing run smaller while it still breaks the same promise: fewer faults first, then fewer messages."""
+"""Makes a failing run smaller while it breaks the same promise: fewer faults first, then fewer messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Report = Callable[[str], None]
 
 
 def shrink(plan: Plan, report: Report = lambda line: None) -> tuple[tuple[int, ...], int, Outcome]:
-    """The faults (by their place in the plan) and the number of messages that are enough, and what they lead to."""
+    """The faults (by index) and the number of messages that are enough to fail, and the outcome."""
     best = run_plan(plan)
     promises = {violation.promise for violation in best.violations}
     if not promises:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydanube.base.errors import ColumnInvalid
 from pydanube.wire.arrow import to_record_batch
 from pydanube.wire.batch import Batch
-from pydanube.wire.columns import Kind
+from pydanube.wire.columns import ColumnKind
 from pydanube.wire.decode import decode_constant
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Columns:
         }
         plain = content.plain_section()
         for column, where in plain.fixed.items():
-            if where.kind == Kind.CONSTANT:
+            if where.kind == ColumnKind.CONSTANT:
                 found[column.name.lower()] = decode_constant(plain, where)
         return found
 

@@ -20,7 +20,7 @@ from uuid import UUID
 from pydanube.base.errors import DanubeError, TopicNotFound
 from pydanube.base.limits import MIB, SINK_SOURCE_BYTES_MAX
 from pydanube.client import Client
-from pydanube.spark.link import PATIENCE_SECONDS, PAUSE_SECONDS, PAUSE_SECONDS_MAX, patiently
+from pydanube.spark.broker_link import PATIENCE_SECONDS, RETRY, with_retries
 from pydanube.spark.sink_options import SinkOptions
 from pydanube.spark.staging import Refs, Writer, add_ref, open_staging
 from pydanube.wire.batch import build
@@ -114,7 +114,7 @@ def _warn_once(write: Write, last: Mapping[str, Any] | None) -> None:
 async def _until_done(client: Client, write: Write, fields: dict[str, object], staging: str) -> str:
     """Asks with the same decision until it is answered. The broker takes as long as it takes to write the rows."""
     loop = asyncio.get_running_loop()
-    until, pause, asked = loop.time() + PATIENCE_SECONDS, PAUSE_SECONDS, False
+    until, pauses, asked = loop.time() + PATIENCE_SECONDS, iter(RETRY), False
     while True:
         began = loop.time()
         try:
@@ -131,19 +131,18 @@ async def _until_done(client: Client, write: Write, fields: dict[str, object], s
         except DanubeError as error:
             if not error.retriable:
                 raise
-            now = loop.time()
-            if now - began > PAUSE_SECONDS_MAX:
+            now, pause = loop.time(), next(pauses)
+            if now - began > RETRY.longest:
                 until = now + PATIENCE_SECONDS  # it was being written: that is no time of waiting in vain
             if now + pause > until:
                 raise
         asked = True
         await asyncio.sleep(pause)
-        pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
 
 async def _is_there(client: Client, topic: str) -> bool:
     try:
-        await patiently(lambda: client.ask("topic", {"topic": topic}))
+        await with_retries(lambda: client.ask("topic", {"topic": topic}))
     except TopicNotFound:
         return False
     return True

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydanube.base.errors import RowInvalid
+from pydanube.base.limits import MIB
 from pydanube.spark.decode_options import AVRO, JSON, ValueOptions
 from pydanube.spark.decode_types import spelled
 
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_ROWS = 2_048  # measured: fewer cost a call each, more leave the processor's caches
-PIECE_BYTES = 4 * 1024 * 1024
-ITEMS_MAX = (
-    4 * 1024 * 1024
-)  # records, arrays and maps within arrays and maps of one payload: about a gigabyte of objects
+PIECE_BYTES = 4 * MIB
+ITEMS_MAX = 4 * MIB  # records, arrays and maps within arrays and maps of one payload: about a gigabyte of objects
 REASON_CHARS_MAX = 200
 ERROR, RAW_VALUE = "value_error", "value_raw"
 
@@ -45,7 +44,7 @@ def decoded_columns(options: ValueOptions, *, quoted: bool) -> dict[str, str]:
     return columns if options.fail_fast else columns | {ERROR: "string", RAW_VALUE: "binary"}
 
 
-class Unfit(Exception):
+class PayloadInvalid(Exception):
     """One payload is not what the schema says, for the reason given."""
 
 
@@ -154,7 +153,7 @@ def by_rows(values: pa.BinaryArray, row: Callable[[bytes], Any], build: Callable
     for at, payload in enumerate(values.to_pylist()):
         try:
             found.append(None if payload is None else row(payload))
-        except Unfit as error:
+        except PayloadInvalid as error:
             found.append(None)
             reasons[at] = str(error)
     try:

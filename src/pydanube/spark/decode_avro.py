@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import OptionInvalid
-from pydanube.spark.decode import ITEMS_MAX, Decoded, Unfit, by_rows, pieces, together
+from pydanube.spark.decode import ITEMS_MAX, Decoded, PayloadInvalid, by_rows, pieces, together
 from pydanube.spark.decode_types import DEPTH_MAX, DIGITS_MAX, SCHEMA_CHARS_MAX, list_of, struct_of
 
 if TYPE_CHECKING:
@@ -61,16 +61,16 @@ class AvroDecoder:
 
     def _row(self, payload: bytes) -> Any:
         if len(payload) > self._bytes_max:
-            raise Unfit(f"it has more than {self._bytes_max} bytes, so it may have more than {ITEMS_MAX} items")
+            raise PayloadInvalid(f"more than {self._bytes_max} bytes, so it may have more than {ITEMS_MAX} items")
         data = BytesIO(payload)
         if payload[:HEAD_BYTES] == self._head:
             data.seek(HEAD_BYTES)
         try:
             found = self._read(data, self._schema, None)
         except Exception as error:  # of the library, of every kind
-            raise Unfit(_reason(payload, error)) from None
+            raise PayloadInvalid(_reason(payload, error)) from None
         if rest := len(payload) - data.tell():
-            raise Unfit(_reason(payload, f"{rest} extra bytes at the end"))
+            raise PayloadInvalid(_reason(payload, f"{rest} extra bytes at the end"))
         return found
 
     def _build(self, found: list[Any]) -> pa.Array:

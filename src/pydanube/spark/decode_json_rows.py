@@ -13,14 +13,15 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pydanube.spark.decode import Decoded, Unfit, by_rows
+from pydanube.base.limits import DAY, SECOND
+from pydanube.spark.decode import Decoded, PayloadInvalid, by_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 DEPTH_MAX = 500  # of brackets in brackets: Python's parser calls itself for each
 TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999 in microseconds
-DAY_MIN, DAY_MAX = TIME_MIN // 86_400_000_000, TIME_MAX // 86_400_000_000
+DAY_MIN, DAY_MAX = TIME_MIN // DAY, TIME_MAX // DAY
 EPOCH = datetime(1970, 1, 1)
 SHOWN_CHARS_MAX = 40
 INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
@@ -67,10 +68,10 @@ class JsonRows:
         return pa.array(found, self.kind)
 
     def row(self, payload: bytes) -> Any:
-        """Raises `Unfit`."""
+        """Raises `PayloadInvalid`."""
         found = _parsed(payload)
         if type(found) not in (dict, Twice):
-            raise Unfit(f"expected an object, got {_called(found)}")
+            raise PayloadInvalid(f"expected an object, got {_called(found)}")
         return self._read(found, "")
 
 
@@ -88,24 +89,24 @@ def is_too_deep(payload: bytes) -> bool:
 
 def _parsed(payload: bytes) -> Any:
     if not payload.strip():
-        raise Unfit("the payload is empty")
+        raise PayloadInvalid("the payload is empty")
     if is_too_deep(payload):
-        raise Unfit(f"nested more than {DEPTH_MAX} levels deep")
+        raise PayloadInvalid(f"nested more than {DEPTH_MAX} levels deep")
     try:
         text = payload.decode()
     except UnicodeDecodeError as error:
-        raise Unfit(f"not UTF-8 at byte {error.start}") from None
+        raise PayloadInvalid(f"not UTF-8 at byte {error.start}") from None
     try:
         return _parse(text)
     except RecursionError:
-        raise Unfit("nested too deep") from None
+        raise PayloadInvalid("nested too deep") from None
     except ValueError as error:
         if "Inf" not in text:
-            raise Unfit(f"not JSON: {error}") from None
+            raise PayloadInvalid(f"not JSON: {error}") from None
     try:
         return _parse(INF.sub(lambda found: found[1] or "Infinity", text))
     except (ValueError, RecursionError) as error:
-        raise Unfit(f"not JSON: {error}") from None
+        raise PayloadInvalid(f"not JSON: {error}") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -272,8 +273,8 @@ def _time(value: Any, at: str) -> int:
     ahead = int(hours) * 60 + int(minutes)
     if int(hours) > 23 or int(minutes) > 59:
         raise _wanted("a time zone like +01:00", value, at)
-    since = (time.days * 86_400 + time.seconds) * 1_000_000 + int(fraction.ljust(9, "0")[:6])
-    since += ahead * 60_000_000 * (1 if sign == "-" else -1)
+    since = time.days * DAY + time.seconds * SECOND + int(fraction.ljust(9, "0")[:6])
+    since += ahead * 60 * SECOND * (1 if sign == "-" else -1)
     if not TIME_MIN <= since <= TIME_MAX:
         raise _wanted("a time in the years 1 to 9999", value, at)
     return since
@@ -284,12 +285,12 @@ def _check_object(value: Any, at: str) -> None:
         raise _wanted("an object", value, at)
 
 
-def _wanted(what: str, value: Any, at: str) -> Unfit:
+def _wanted(what: str, value: Any, at: str) -> PayloadInvalid:
     return _unfit(at, f"expected {what}, got {_called(value)}")
 
 
-def _unfit(at: str, reason: str) -> Unfit:
-    return Unfit(f"field {at[:100]}: {reason}")
+def _unfit(at: str, reason: str) -> PayloadInvalid:
+    return PayloadInvalid(f"field {at[:100]}: {reason}")
 
 
 def _called(value: Any) -> str:

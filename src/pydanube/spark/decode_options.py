@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pydanube.base.errors import OptionInvalid
+from pydanube.base.fields import Fields
 
 RAW, JSON, AVRO, PROTOBUF = FORMATS = ("raw", "json", "avro", "protobuf")
 PERMISSIVE, FAILFAST = MODES = ("permissive", "failfast")
@@ -26,9 +27,8 @@ class ValueOptions:
 
 def value_options(values: Mapping[str, str]) -> ValueOptions | None:
     """None for payloads as they are."""
-    format = values.get("value.format", RAW).strip().lower()
-    if format not in FORMATS:
-        raise OptionInvalid(f"value.format must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, not {format[:100]!r}")
+    given = Fields(OptionInvalid, {name: text.strip().lower() for name, text in values.items()})
+    format = given.one_of("value.format", FORMATS, RAW)
     if format == RAW:
         for name in VALUE_NAMES[1:]:
             if name in values:
@@ -40,12 +40,8 @@ def value_options(values: Mapping[str, str]) -> ValueOptions | None:
         raise OptionInvalid(
             "value.message names the Protobuf message: value.format protobuf needs it, and no other format takes it"
         )
-    mode = values.get("value.mode", PERMISSIVE).strip().lower()
-    if mode not in MODES:
-        raise OptionInvalid(f"value.mode must be PERMISSIVE or FAILFAST, not {mode[:100]!r}")
-    raw = values.get("value.raw", ERRORS).strip().lower()
-    if raw not in RAWS:
-        raise OptionInvalid(f"value.raw must be errors or all, not {raw[:100]!r}")
+    mode = given.one_of("value.mode", MODES, PERMISSIVE)
+    raw = given.one_of("value.raw", RAWS, ERRORS)
     if raw == EVERY and mode == FAILFAST:
         raise OptionInvalid("value.raw needs value.mode PERMISSIVE: FAILFAST has no column value_raw")
     return ValueOptions(format, values["value.schema"], values.get("value.message"), mode == FAILFAST, raw == EVERY)

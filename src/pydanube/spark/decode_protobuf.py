@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import OptionInvalid
-from pydanube.spark.decode import ITEMS_MAX, Decoded, Unfit, by_rows, pieces, together
+from pydanube.base.limits import SECOND
+from pydanube.spark.decode import ITEMS_MAX, Decoded, PayloadInvalid, by_rows, pieces, together
 from pydanube.spark.decode_types import DEPTH_MAX, SCHEMA_CHARS_MAX, list_of, struct_of
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ class ProtobufDecoder:
         try:
             found = self._parse(payload)
         except self._broken:
-            raise Unfit("not a message of its type: it ends too early, or contains something else") from None
+            raise PayloadInvalid("not a message of its type: it ends too early, or contains something else") from None
         if self._required and not found.IsInitialized():
-            raise Unfit("a required field is missing")
+            raise PayloadInvalid("a required field is missing")
         return found
 
 
@@ -166,7 +167,7 @@ def _times(found: Sequence[Any]) -> pa.Array:
     nanos = np.array([0 if each is None else each.nanos for each in found], np.int64)
     if ((seconds < SECONDS_MIN) | (seconds > SECONDS_MAX) | (nanos < 0) | (nanos >= 1_000_000_000)).any():
         raise ValueError("a Timestamp is not in the years 1 to 9999")
-    return pa.array(seconds * 1_000_000 + nanos // 1_000, mask=absent).view(pa.timestamp("us", tz="UTC"))
+    return pa.array(seconds * SECOND + nanos // 1_000, mask=absent).view(pa.timestamp("us", tz="UTC"))
 
 
 def _lists(found: list[Any], gather: Gather, kind: pa.DataType) -> pa.Array:

@@ -10,11 +10,12 @@ import re
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import OptionInvalid
+from pydanube.base.limits import MIB
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_CHARS_MAX = 1024 * 1024  # it goes to every task
+SCHEMA_CHARS_MAX = 1 * MIB  # it goes to every task
 DEPTH_MAX = 32  # of types in types
 FIELDS_MAX = 10_000
 DIGITS_MAX = 38  # of a decimal, as in Spark

@@ -19,8 +19,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydanube.base.errors import ObjectMissing, ObjectsRefused, SegmentDamaged
-from pydanube.spark.link import Link
-from pydanube.spark.plan import Range, Stored, Whereabouts
+from pydanube.spark.broker_link import BrokerLink
+from pydanube.spark.plan import ObjectLocation, Range, StoredSegment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,17 +49,17 @@ class Opened(NamedTuple):
 class Store:
     """A place in object storage, for one process."""
 
-    def __init__(self, link: Link, place: Whereabouts) -> None:
+    def __init__(self, link: BrokerLink, place: ObjectLocation) -> None:
         self._link = link
         self._place = place
         self._objects: OpendalObjects | None = None
         self._away_until = 0.0
         self._told: set[str] = set()
 
-    def works_on(self, link: Link) -> bool:
+    def works_on(self, link: BrokerLink) -> bool:
         return self._link is link
 
-    async def open(self, segment: Stored) -> Opened:
+    async def open(self, segment: StoredSegment) -> Opened:
         from pydanube.tier.limits import TAIL_BYTES
         from pydanube.tier.segment_file import footer_bytes, read_footer
 
@@ -115,7 +115,7 @@ class Store:
         """The broker is asked from here on. Said once for each kind of reason, however many tasks find out."""
         if isinstance(error, _AwayError):
             return
-        alone = isinstance(error, ObjectMissing | SegmentDamaged) or type(error).__name__ == "Unsound"
+        alone = isinstance(error, ObjectMissing | SegmentDamaged) or type(error).__name__ == "InvalidSegment"
         if not alone and monotonic() >= self._away_until:
             self._away_until = monotonic() + AWAY_SECONDS
         kind = type(error).__name__
@@ -124,7 +124,7 @@ class Store:
             log.warning("reading segments through the broker instead of object storage: %s: %s", kind, error)
 
 
-async def _read(objects: OpendalObjects, segment: Stored, start: int, length: int) -> bytes:
+async def _read(objects: OpendalObjects, segment: StoredSegment, start: int, length: int) -> bytes:
     data = await objects.read(segment.key, start, length)
     if len(data) != length:
         raise SegmentDamaged(f"{segment.key}: it is shorter than when it was written")
@@ -132,7 +132,7 @@ async def _read(objects: OpendalObjects, segment: Stored, start: int, length: in
 
 
 async def _fetch(
-    objects: OpendalObjects, footer: Footer, segment: Stored, index: int, names: Sequence[str]
+    objects: OpendalObjects, footer: Footer, segment: StoredSegment, index: int, names: Sequence[str]
 ) -> list[tuple[int, bytes]]:
     from pydanube.tier.projection import stretches
 
@@ -153,11 +153,11 @@ def _slices(rows: pa.RecordBatch, begin: int, end: int) -> Iterator[pa.RecordBat
         yield rows.slice(start, SLICE_ROWS)
 
 
-_stores: dict[tuple[int, Whereabouts], Store] = {}
+_stores: dict[tuple[int, ObjectLocation], Store] = {}
 _lock = threading.Lock()
 
 
-def store_at(link: Link, place: Whereabouts) -> Store:
+def store_at(link: BrokerLink, place: ObjectLocation) -> Store:
     """The process's own. It works on the loop of its link."""
     key = (os.getpid(), place)
     with _lock:

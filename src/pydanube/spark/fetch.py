@@ -13,25 +13,26 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydanube.base.errors import DataLost, TopicNotFound
+from pydanube.base.limits import KIB, MIB
 from pydanube.client import Client
+from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to, with_retries
 from pydanube.spark.columns import Columns
 from pydanube.spark.decode import Decoding
 from pydanube.spark.direct import Opened, Store, store_at
-from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to, patiently
 from pydanube.spark.options import Options
 from pydanube.spark.plan import Job, Range
-from pydanube.spark.topics import check_id, losses
+from pydanube.spark.topics import check_id, loss_handler
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-READ_BYTES = 2 * 1024 * 1024  # asked for at a time; measured: less costs the broker, more the reader
+READ_BYTES = 2 * MIB  # asked for at a time; measured: less costs the broker, more the reader
 AHEAD_MAX = 8  # ranges whose first answer is asked for before it is their turn
-SMALL_BYTES = 64 * 1024  # batches below it are put together, for each costs Spark as much as a large one
-JOINED_ROWS, JOINED_BYTES = 8_192, 4 * 1024 * 1024
-HANDED_BYTES = 8 * 1024 * 1024  # unpacked, of one batch that Spark gets: its JVM holds it beside the rows made of it
+SMALL_BYTES = 64 * KIB  # batches below it are put together, for each costs Spark as much as a large one
+JOINED_ROWS, JOINED_BYTES = 8_192, 4 * MIB
+HANDED_BYTES = 8 * MIB  # unpacked, of one batch that Spark gets: its JVM holds it beside the rows made of it
 
 
 class Answer(NamedTuple):
@@ -42,7 +43,7 @@ class Answer(NamedTuple):
 
 async def read(client: Client, place: str, offset: int) -> Answer:
     request = {"topic": place, "offset": offset, "bytes_max": READ_BYTES}
-    answer = await patiently(lambda: client.ask_any("read", request))
+    answer = await with_retries(lambda: client.ask_any("read", request))
     if isinstance(answer, Batches):
         return Answer([Batch.parse(data) for data in answer.batches], 0, 0)
     return Answer([], int(answer.fields["first"]), int(answer.fields["end"]))
@@ -61,9 +62,9 @@ def read_job(options: Options, names: Sequence[str], job: Job) -> Iterator[pa.Re
 class Reading:
     """One task's way through its ranges."""
 
-    def __init__(self, link: Link, fail_on_data_loss: bool, columns: Columns, store: Store | None = None) -> None:
+    def __init__(self, link: BrokerLink, fail_on_data_loss: bool, columns: Columns, store: Store | None = None) -> None:
         self._link = link
-        self._lost = losses(fail_on_data_loss)
+        self._lost = loss_handler(fail_on_data_loss)
         self._fails = fail_on_data_loss
         self._columns = columns
         self._store = store
@@ -155,7 +156,7 @@ class Reading:
             if answer.end < wanted.end:
                 self._lost(f"{wanted.place} now ends at {answer.end}, but had offsets up to {wanted.end - 1}")
         if base > offset and wanted.expected:
-            first, _ = self._link.wait(patiently(lambda: self._link.client.bounds(wanted.place)))
+            first, _ = self._link.wait(with_retries(lambda: self._link.client.bounds(wanted.place)))
             if first > offset:
                 gone = f"offsets {offset} to {min(first, wanted.end) - 1} of {wanted.place}"
                 self._lost(f"{gone} were deleted before they were read")
@@ -164,7 +165,7 @@ class Reading:
     def _check_topic(self, wanted: Range) -> None:
         """Ids are never used again: if it has its id after all was read, nothing was read from another topic."""
         fields = {"topic": wanted.topic}
-        found = self._link.wait(patiently(lambda: self._link.client.ask("topic", fields)))
+        found = self._link.wait(with_retries(lambda: self._link.client.ask("topic", fields)))
         check_id(wanted.topic, wanted.id, int(found["id"]))
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pydanube.base.errors import OptionInvalid
+from pydanube.spark.broker_link import link_to
 from pydanube.spark.columns import ALL, IN_SEGMENTS, ddl
 from pydanube.spark.decode import decoded_columns
-from pydanube.spark.link import link_to
 from pydanube.spark.offsets import Offsets, TopicOffsets, to_json
 from pydanube.spark.options import Options
-from pydanube.spark.plan import Range, Stored, Whereabouts, ranges_between, with_stored
-from pydanube.spark.sealed import look_for_segments
+from pydanube.spark.plan import ObjectLocation, Range, StoredSegment, ranges_between, with_stored
+from pydanube.spark.sealed import find_segments
 from pydanube.spark.topics import snapshot
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Sealed(NamedTuple):
     partition: int
     begin: int
     end: int
-    segments: tuple[Stored, ...]
+    segments: tuple[StoredSegment, ...]
 
 
 def history(
@@ -65,7 +65,7 @@ def history(
     base = None
     if native is not False:
         ranges = ranges_between(start, end, states)
-        found, place = link.wait(look_for_segments(link.client, wanted, ranges, states))
+        found, place = link.wait(find_segments(link.client, wanted, ranges, states))
         for each in with_stored([tuple(ranges)], found)[0]:
             sealed += [] if (part := sealed_part(each)) is None else [part]
         base = _base(spark, place, sealed, native) if place is not None and sealed else None
@@ -100,7 +100,7 @@ def _behind(start: Offsets, sealed: Sequence[Sealed]) -> Offsets:
     }
 
 
-def _base(spark: SparkSession, place: Whereabouts, sealed: Sequence[Sealed], native: bool | None) -> str | None:
+def _base(spark: SparkSession, place: ObjectLocation, sealed: Sequence[Sealed], native: bool | None) -> str | None:
     """The place as the JVM calls it, if it gets there."""
     parts = urlsplit(place.url)
     if parts.scheme not in SCHEMES or GLOB & set(unquote(parts.path)):

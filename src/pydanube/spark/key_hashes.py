@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pydanube.base.checksum import crc32c
 from pydanube.base.keys import FNV_BASIS, FNV_PRIME, KeyHash, fnv1a64_from
-from pydanube.wire.views import Integers
+from pydanube.wire.arrow_views import Integers
 
 Hashes = NDArray[np.uint64]
 _COLUMNS_MAX = 64  # bytes of keys that are hashed for all at once; beyond them few keys are left, and each goes alone

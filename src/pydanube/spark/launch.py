@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import JavaMissing
+from pydanube.base.limits import MIB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ JAVA_MIN = 17
 JAVA_PLACES = {"/usr/lib/jvm": "*", "/Library/Java/JavaVirtualMachines": "*/Contents/Home"}  # of systems
 JAVA_SECONDS = 20.0  # for `java -version` on a machine that is busy
 _MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-WRITE_BATCH_BYTES = 16 * 1024 * 1024  # on the way to a writer: without it ten thousand rows, however large
+WRITE_BATCH_BYTES = 16 * MIB  # on the way to a writer: without it ten thousand rows, however large
 SHUFFLES, SHUFFLES_OF_SPARK = "spark.sql.shuffle.partitions", "200"
 _STORES = "org.apache.spark.sql.execution.streaming.state"
 STATE, STATE_OF_SPARK = "spark.sql.streaming.stateStore.providerClass", f"{_STORES}.HDFSBackedStateStoreProvider"

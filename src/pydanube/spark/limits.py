@@ -11,14 +11,15 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from pydanube.base.limits import MIB, SECOND
 from pydanube.client import Client
-from pydanube.spark.link import patiently
+from pydanube.spark.broker_link import with_retries
 from pydanube.spark.offsets import Offsets, TopicOffsets
 from pydanube.spark.plan import States, shares
 from pydanube.spark.topics import offset_at_time
 
-SIZES_BYTES = 8 * 1024 * 1024  # looked at in one request
-FIRST_STEP = 1_000_000  # microseconds: how far the search for a trigger's last append time looks at first
+SIZES_BYTES = 8 * MIB  # looked at in one request
+FIRST_STEP = SECOND  # microseconds: how far the search for a trigger's last append time looks at first
 Place = tuple[str, int]  # topic and partition
 Ends = dict[Place, int]
 
@@ -154,5 +155,5 @@ class Limits:
     async def _sizes(self, place: Place, offset: int, bytes_max: int) -> list[BatchSize]:
         name = self._states[place[0]].place(place[1])
         fields = {"topic": name, "offset": offset, "bytes_max": bytes_max}
-        found = await patiently(lambda: self._client.ask("sizes", fields))
+        found = await with_retries(lambda: self._client.ask("sizes", fields))
         return [BatchSize(*map(int, each)) for each in found["batches"]]

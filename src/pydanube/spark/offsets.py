@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pydanube.base.errors import OptionInvalid
-from pydanube.base.limits import OFFSET_MAX, PARTITIONS_MAX
+from pydanube.base.limits import MIB, OFFSET_MAX, PARTITIONS_MAX
 
 EARLIEST_MARK, LATEST_MARK = -2, -1  # as in Spark's Kafka source
 OTHERS = "*"  # stands for all that is not named; only in options
-TEXT_CHARACTERS_MAX = 16 * 1024 * 1024  # of offsets given as an option
+TEXT_CHARACTERS_MAX = 16 * MIB  # of offsets given as an option
 
 
 class TopicOffsets(NamedTuple):
@@ -28,7 +28,7 @@ class TopicOffsets(NamedTuple):
 Offsets = dict[str, TopicOffsets]
 
 
-class Wish(NamedTuple):
+class TopicWish(NamedTuple):
     """What somebody wrote about one topic: perhaps without the id, perhaps with marks for earliest and latest."""
 
     id: int | None
@@ -37,7 +37,7 @@ class Wish(NamedTuple):
     others: int | None = None  # of `OTHERS`: a mark
 
 
-Wishes = dict[str, Wish]
+GivenOffsets = dict[str, TopicWish]
 
 
 def to_json(offsets: Mapping[str, TopicOffsets]) -> dict[str, dict[str, Any]]:
@@ -93,7 +93,24 @@ def as_it_began(start: Offsets, end: Offsets) -> Offsets:
     return found
 
 
-def parse_wishes(text: str, option: str, whole_name: Callable[[str], str]) -> Wishes:
+def start_of_query(end: Offsets) -> Offsets | None:
+    """Where the query of these offsets began; None if they do not say it."""
+    if any(each.began is None for each in end.values()):
+        return None
+    return {name: each._replace(next=each.began or ()) for name, each in end.items()}
+
+
+def rows_between(start: Offsets, end: Offsets) -> int:
+    """How many rows lie between two offsets; those of a partition that only `end` has are not counted."""
+    found = 0
+    for name, ends in end.items():
+        known = start.get(name)
+        if known is not None and known.id == ends.id:
+            found += sum(max(0, to - at) for at, to in zip(known.next, ends.next, strict=False))
+    return found
+
+
+def parse_wishes(text: str, option: str, whole_name: Callable[[str], str]) -> GivenOffsets:
     """Offsets as somebody wrote them."""
     if len(text) > TEXT_CHARACTERS_MAX:
         raise OptionInvalid(f"{option} has {len(text)} characters; the maximum is {TEXT_CHARACTERS_MAX}")
@@ -110,7 +127,7 @@ def parse_wishes(text: str, option: str, whole_name: Callable[[str], str]) -> Wi
             raise OptionInvalid(
                 f"{option}: {OTHERS} must be -1 (latest) or -2 (earliest), for all topics that are not named"
             )
-        wishes[OTHERS] = Wish(None, {}, others=others)
+        wishes[OTHERS] = TopicWish(None, {}, others=others)
     return wishes
 
 
@@ -128,10 +145,10 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _wishes(found: Any, what: str, whole_name: Callable[[str], str]) -> Wishes:
+def _wishes(found: Any, what: str, whole_name: Callable[[str], str]) -> GivenOffsets:
     if not isinstance(found, dict):
         raise OptionInvalid(f'{what} must look like {{"/default/orders": {{"0": 120}}}}, not {str(found)[:100]!r}')
-    wishes: Wishes = {}
+    wishes: GivenOffsets = {}
     for name, wish in sorted(found.items()):
         if (whole := whole_name(name)) in wishes:
             raise OptionInvalid(f"{what} has {whole[:100]!r} twice, once in its short form")
@@ -139,7 +156,7 @@ def _wishes(found: Any, what: str, whole_name: Callable[[str], str]) -> Wishes:
     return wishes
 
 
-def _wish(topic: str, found: Any, what: str) -> Wish:
+def _wish(topic: str, found: Any, what: str) -> TopicWish:
     if not isinstance(found, dict):
         raise OptionInvalid(f'{what}: {topic[:100]} must have offsets by partition, as in {{"0": 120}}')
     offsets: dict[int, int] = {}
@@ -158,7 +175,7 @@ def _wish(topic: str, found: Any, what: str) -> Wish:
         if int(key) in offsets:
             raise OptionInvalid(f"{what}: {topic[:100]} has partition {int(key)} twice")
         offsets[int(key)] = value
-    return Wish(found.get("id"), offsets, None if began is None else tuple(began))
+    return TopicWish(found.get("id"), offsets, None if began is None else tuple(began))
 
 
 def _are_offsets(found: Any) -> bool:

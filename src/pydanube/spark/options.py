@@ -15,13 +15,14 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from pydanube.base.errors import DanubeError, NameInvalid, OptionInvalid
-from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
+from pydanube.base.fields import TextFields, shown
+from pydanube.base.limits import MILLISECOND, NAME_BYTES_MAX, OFFSET_MAX, SECOND
 from pydanube.base.names import check_namespace, full_name, parse_whole
 from pydanube.base.redaction import is_secret
 from pydanube.base.units import bytes_of, seconds_of
 from pydanube.client.transport import parse_addresses
 from pydanube.spark.decode_options import VALUE_NAMES, ValueOptions, value_options
-from pydanube.spark.offsets import Wishes, parse_wishes
+from pydanube.spark.offsets import GivenOffsets, parse_wishes
 
 DEFAULT_URL = "danube://127.0.0.1:6650"
 EARLIEST, LATEST = "earliest", "latest"
@@ -71,7 +72,6 @@ OF_STREAMS = (
 OF_BATCHES = ("endingOffsets", "endingTimestamp")
 IDLE_SECONDS = 7 * 24 * 3600  # a week: long enough for a holiday, short enough for a disk
 TASKS_MAX = 100_000  # more tasks than a driver can plan
-MILLISECOND = 1_000
 DIGITS_MAX = 20  # of a number; Python reads no more than some thousands
 GLOB = re.compile(r"[A-Za-z0-9_*?\[][A-Za-z0-9_.*?\[\]!-]*(?<!\.)", re.ASCII)  # what may match a topic's name
 
@@ -83,7 +83,7 @@ class At:
     time: int
 
 
-Position = str | At | Wishes  # earliest, latest, a time, or offsets by topic and partition
+Position = str | At | GivenOffsets  # earliest, latest, a time, or offsets by topic and partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,7 @@ class Options:
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> Options:
         """Raises `OptionInvalid` for what is not known, not understood or not for this kind of query."""
         values = known(given)
+        checked = TextFields(OptionInvalid, values)
         for name in OF_BATCHES if streaming else OF_STREAMS:
             if name in values:
                 raise OptionInvalid(f"{name} works only with {'batch reads' if streaming else 'streams'}")
@@ -126,17 +127,17 @@ class Options:
             pattern=pattern,
             starting=_position(values, "starting", LATEST if streaming else EARLIEST),
             ending=_position(values, "ending", LATEST),
-            records_max=_number(values, "maxRecordsPerTrigger", OFFSET_MAX),
+            records_max=checked.whole("maxRecordsPerTrigger", 1, OFFSET_MAX, None),
             bytes_max=_size(values, "maxBytesPerTrigger"),
-            subscription=_subscription(values),
-            fail_on_data_loss=_flag(values, "failOnDataLoss", True),
-            tasks_min=_number(values, "minPartitions", TASKS_MAX),
-            cores=_number(values, "cores", TASKS_MAX),
-            attributes=_flag(values, "includeAttributes", False),
-            meta=_flag(values, "includeMeta", False),
+            subscription=checked.text("subscription", None, least=1, most=NAME_BYTES_MAX),
+            fail_on_data_loss=checked.flag("failOnDataLoss", True),
+            tasks_min=checked.whole("minPartitions", 1, TASKS_MAX, None),
+            cores=checked.whole("cores", 1, TASKS_MAX, None),
+            attributes=checked.flag("includeAttributes", False),
+            meta=checked.flag("includeMeta", False),
             objects_url=_objects_url(values),
             value=value_options(values),
-            release=_flag(values, "subscription.release", False),
+            release=checked.flag("subscription.release", False),
             idle_seconds=_idle_seconds(values),
             watermark_of=values.get("watermarkOf"),
             sync_checkpoint=values.get("syncCheckpoint"),
@@ -160,7 +161,8 @@ class Shown(NamedTuple):
 def shown_columns(given: Mapping[str, str]) -> Shown:
     """Of options, before the kind of query is known."""
     values = known(given)
-    attributes, meta = _flag(values, "includeAttributes", False), _flag(values, "includeMeta", False)
+    checked = TextFields(OptionInvalid, values)
+    attributes, meta = checked.flag("includeAttributes", False), checked.flag("includeMeta", False)
     return Shown(attributes, meta, value_options(values), "watermarkOf" in values)
 
 
@@ -227,7 +229,7 @@ def _topics(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
         return (), _pattern(values["topicPattern"])
     names = [name.strip() for name in values["topic"].split(",")]
     if not all(names):
-        raise OptionInvalid(f"topic must be a name, or names separated by commas, not {values['topic'][:100]!r}")
+        raise OptionInvalid(f"topic must be a name, or names separated by commas, got {shown(values['topic'])}")
     topics = []
     for name in names:
         try:
@@ -246,7 +248,7 @@ def _pattern(text: str) -> str:
             raise NameInvalid(pattern)
         check_namespace(parts[1])
     except NameInvalid:
-        raise OptionInvalid(f"topicPattern must look like /default/orders-*, not {text[:100]!r}") from None
+        raise OptionInvalid(f"topicPattern must look like /default/orders-*, got {shown(text)}") from None
     if GLOB.fullmatch(parts[2]) is None:
         raise OptionInvalid(
             f"topicPattern: no topic can have a name like {parts[2][:100]!r}; a pattern is not a regular expression: "
@@ -270,7 +272,7 @@ def _position(values: Mapping[str, str], which: str, default: str) -> Position:
 def _microseconds(name: str, text: str) -> int:
     """Milliseconds since 1970, as Spark's Kafka source takes them, or a time in ISO 8601 with its zone."""
     wrong = OptionInvalid(
-        f"{name} must be milliseconds since 1970 or a time such as 2026-01-31T12:00:00Z, not {text[:100]!r}"
+        f"{name} must be milliseconds since 1970 or a time such as 2026-01-31T12:00:00Z, got {shown(text)}"
     )
     if text.strip().isdecimal() and len(text.strip()) <= DIGITS_MAX:
         found = int(text) * MILLISECOND
@@ -281,19 +283,10 @@ def _microseconds(name: str, text: str) -> int:
             raise wrong from None
         if time.tzinfo is None:
             raise OptionInvalid(f"{name} needs a time zone: for example {time.isoformat()}Z")
-        found = round(time.timestamp() * 1_000_000)
+        found = round(time.timestamp() * SECOND)
     if not 0 <= found <= OFFSET_MAX:
         raise wrong
     return found
-
-
-def _number(values: Mapping[str, str], name: str, top: int) -> int | None:
-    if name not in values:
-        return None
-    text = values[name].strip()
-    if not text.isdecimal() or len(text) > DIGITS_MAX or not 0 < int(text) <= top:
-        raise OptionInvalid(f"{name} must be a whole number from 1 to {top}, not {text[:100]!r}")
-    return int(text)
 
 
 def _size(values: Mapping[str, str], name: str) -> int | None:
@@ -305,7 +298,7 @@ def _size(values: Mapping[str, str], name: str) -> int | None:
         raise OptionInvalid(f"{name}: {error}") from None
     if not 0 < found <= OFFSET_MAX:
         raise OptionInvalid(
-            f"{name} must be a size such as 64MiB, from 1 to {OFFSET_MAX} bytes, not {values[name][:100]!r}"
+            f"{name} must be a size such as 64MiB, from 1 to {OFFSET_MAX} bytes, got {shown(values[name])}"
         )
     return found
 
@@ -321,20 +314,6 @@ def _idle_seconds(values: Mapping[str, str]) -> int | None:
         raise OptionInvalid(f"{name}: {error}; or never") from None
     if found < 1 or not found.is_integer():
         raise OptionInvalid(
-            f"{name} must be a duration of whole seconds such as 7d, 1 or more, or never, not {text[:100]!r}"
+            f"{name} must be a duration of whole seconds such as 7d, 1 or more, or never, got {shown(text)}"
         )
     return int(found)
-
-
-def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:
-    text = values.get(name, str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise OptionInvalid(f"{name} must be true or false, not {text[:100]!r}")
-    return text == "true"
-
-
-def _subscription(values: Mapping[str, str]) -> str | None:
-    name = values.get("subscription")
-    if name is not None and not 0 < len(name.encode()) <= NAME_BYTES_MAX:
-        raise OptionInvalid(f"subscription must be a name of 1 to {NAME_BYTES_MAX} bytes")
-    return name

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pydanube.base.limits import MIB
 from pydanube.spark.offsets import Offsets, TopicOffsets
 
-MIB = 1024 * 1024
 TASK_BYTES_MAX = 512 * MIB  # a task that fails is read again
 TASK_BYTES_MIN = 8 * MIB  # a task costs about 25 ms; as much is read in that time
 MESSAGE_BYTES = 16  # what a message counts beyond its own bytes
@@ -53,7 +53,7 @@ class TopicState:
 States = dict[str, TopicState]
 
 
-class Stored(NamedTuple):
+class StoredSegment(NamedTuple):
     """A segment in object storage, with what its footer must say."""
 
     key: str
@@ -65,7 +65,7 @@ class Stored(NamedTuple):
     digest: str
 
 
-class Whereabouts(NamedTuple):
+class ObjectLocation(NamedTuple):
     """Of the objects. There is no credential in it: it travels in the plan."""
 
     url: str
@@ -82,7 +82,7 @@ class Range(NamedTuple):
     begin: int
     end: int
     expected: bool  # whether all from `begin` on was promised to be there; not where a partition is new
-    stored: tuple[Stored, ...] = ()  # in offset order; what none of them has is the broker's
+    stored: tuple[StoredSegment, ...] = ()  # in offset order; what none of them has is the broker's
 
     @property
     def messages(self) -> int:
@@ -109,7 +109,7 @@ class Job(NamedTuple):
     """What a task is told."""
 
     ranges: Task
-    place: Whereabouts | None  # of the segments
+    place: ObjectLocation | None  # of the segments
     watermark: int | None = None  # of the batch, for its column
 
 
@@ -155,12 +155,12 @@ def split(ranges: Sequence[Range], states: Mapping[str, TopicState], tasks_min: 
     return [*tasks, tuple(current)] if current else tasks
 
 
-def with_stored(tasks: Sequence[Task], sealed: Mapping[str, Sequence[Stored]]) -> list[Task]:
+def with_stored(tasks: Sequence[Task], sealed: Mapping[str, Sequence[StoredSegment]]) -> list[Task]:
     """The same tasks, whose ranges know the segments they lie in; `sealed` has those of each place in offset order."""
     return [tuple(_with_stored(each, sealed.get(each.place, ())) for each in task) for task in tasks]
 
 
-def _with_stored(wanted: Range, segments: Sequence[Stored]) -> Range:
+def _with_stored(wanted: Range, segments: Sequence[StoredSegment]) -> Range:
     at = bisect_left(segments, wanted.begin, key=lambda segment: segment.last)
     end = bisect_left(segments, wanted.end, key=lambda segment: segment.first)
     return wanted._replace(stored=tuple(segments[at:end]))

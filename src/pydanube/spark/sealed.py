@@ -9,26 +9,27 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from pydanube.base.errors import DanubeError, VerbUnknown
+from pydanube.base.limits import MIB
 from pydanube.client import Client
-from pydanube.spark.link import patiently
+from pydanube.spark.broker_link import with_retries
 from pydanube.spark.options import OFF, Options
-from pydanube.spark.plan import MIB, Range, Stored, TopicState, Whereabouts
+from pydanube.spark.plan import ObjectLocation, Range, StoredSegment, TopicState
 
 RANGE_BYTES_MIN = 1 * MIB  # less is read from the broker sooner than an object is opened
 SEGMENTS_MAX = 100_000  # in one plan; the broker has what lies beyond
 ASKED_AT_ONCE = 16  # partitions
-Sealed = Mapping[str, Sequence[Stored]]
+Sealed = Mapping[str, Sequence[StoredSegment]]
 
 
-async def look_for_segments(
+async def find_segments(
     client: Client, options: Options, ranges: Sequence[Range], states: Mapping[str, TopicState]
-) -> tuple[Sealed, Whereabouts | None]:
+) -> tuple[Sealed, ObjectLocation | None]:
     """Segments by the name of their partition, in offset order. None at all if executors cannot get at them."""
     worth = [each for each in ranges if _is_worth(each, states[each.topic])]
     if not worth or options.objects_url == OFF:
         return {}, None
     try:
-        place = await _whereabouts(client, options)
+        place = await _object_location(client, options)
         if place is None:
             return {}, None
         turns, room = asyncio.Semaphore(ASKED_AT_ONCE), [SEGMENTS_MAX]
@@ -42,21 +43,21 @@ def _is_worth(wanted: Range, state: TopicState) -> bool:
     return bool(state.segments) and wanted.messages * state.message_bytes >= RANGE_BYTES_MIN
 
 
-async def _whereabouts(client: Client, options: Options) -> Whereabouts | None:
+async def _object_location(client: Client, options: Options) -> ObjectLocation | None:
     if options.objects_url is not None:
-        return Whereabouts(options.objects_url)
-    found = await patiently(lambda: client.ask("storage.place", {}))
-    return None if found["url"] is None else Whereabouts(str(found["url"]), tuple(sorted(found["options"].items())))
+        return ObjectLocation(options.objects_url)
+    found = await with_retries(lambda: client.ask("storage.place", {}))
+    return None if found["url"] is None else ObjectLocation(str(found["url"]), tuple(sorted(found["options"].items())))
 
 
-async def _segments_of(client: Client, wanted: Range, turns: asyncio.Semaphore, room: list[int]) -> list[Stored]:
-    found: list[Stored] = []
+async def _segments_of(client: Client, wanted: Range, turns: asyncio.Semaphore, room: list[int]) -> list[StoredSegment]:
+    found: list[StoredSegment] = []
     start, more = wanted.begin, True
     async with turns:
         while more and room[0] > 0:
             fields = {"topic": wanted.place, "start": start, "end": wanted.end}
             try:
-                answer = await patiently(lambda fields=fields: client.ask("storage.sealed", fields))  # type: ignore[misc]
+                answer = await with_retries(lambda fields=fields: client.ask("storage.sealed", fields))  # type: ignore[misc]
             except VerbUnknown:
                 raise
             except DanubeError:
@@ -69,8 +70,8 @@ async def _segments_of(client: Client, wanted: Range, turns: asyncio.Semaphore, 
     return found
 
 
-def _stored(found: Mapping[str, object]) -> Stored:
-    return Stored(
+def _stored(found: Mapping[str, object]) -> StoredSegment:
+    return StoredSegment(
         str(found["key"]),
         int(str(found["first"])),
         int(str(found["last"])),

@@ -17,12 +17,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from pydanube.base.errors import OptionInvalid, SinkExpired
+from pydanube.spark.batching import RowBatcher, Target
+from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to
 from pydanube.spark.committing import ANY_TOPIC, PLAIN, STREAM, Write, commit, identify, merged, source_end
-from pydanube.spark.helpful import helpful
-from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to
-from pydanube.spark.parcels import Parcels, Target
+from pydanube.spark.error_help import with_help
 from pydanube.spark.sink_options import SinkOptions, check_append, check_columns
-from pydanube.spark.staging import Refs, Stage, find_target, parcels_of
+from pydanube.spark.staging import Refs, Stage, batches_of, find_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,10 +44,10 @@ class _Sink:
         self._target = ANY_TOPIC if "topic" in columns else options.topic or ANY_TOPIC
         self._own = uuid4().hex
 
-    def _link(self) -> Link:
+    def _link(self) -> BrokerLink:
         return link_to(self._options.url, self._options.ca_file, patience=PATIENCE_SECONDS)
 
-    @helpful
+    @with_help
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = TaskContext.get()
         assert context is not None
@@ -61,8 +61,8 @@ class _Sink:
             return link.wait(find_target(link.client, topic))
 
         turn = write.batch + partition  # so that small batches do not all go to the first partition
-        parcels = Parcels(find, link.client.clock.wall, self._options.topic, turn=turn, codec=self._options.codec)
-        return Staged(write, Stage(link, write.writer).put_all(parcels_of(rows, parcels)))
+        parcels = RowBatcher(find, link.client.clock.wall, self._options.topic, turn=turn, codec=self._options.codec)
+        return Staged(write, Stage(link, write.writer).put_all(batches_of(rows, parcels)))
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         staged = [each for each in messages if isinstance(each, Staged)]
@@ -81,7 +81,7 @@ class _Sink:
 class BatchWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("danube")`."""
 
-    @helpful
+    @with_help
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages)
 
@@ -97,7 +97,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         assert staged.write.once == STREAM, "Spark does not say which batch of which query this is"
         return staged
 
-    @helpful
+    @with_help
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages)
 

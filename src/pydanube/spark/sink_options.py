@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from pydanube.base.errors import BatchInvalid, ColumnInvalid, DanubeError, OptionInvalid
+from pydanube.base.fields import TextFields
 from pydanube.base.limits import OFFSET_MAX, SINK_TEXT_BYTES_MAX
 from pydanube.client.arguments import codec_of
-from pydanube.spark.options import DIGITS_MAX, ca_file_of, url_of, whole_name
+from pydanube.spark.options import ca_file_of, url_of, whole_name
 from pydanube.spark.staging import BROKERS_OWN
 from pydanube.wire.batch import Codec
 
@@ -47,7 +48,7 @@ class SinkOptions:
             url=url_of(values),
             ca_file=ca_file_of(values),
             topic=_topic(values),
-            write_name=_text(values, "writeName", ""),
+            write_name=TextFields(OptionInvalid, values).text("writeName", "", most=SINK_TEXT_BYTES_MAX // 2),
             application=application,
             version=version,
             codec=_codec(values),
@@ -86,20 +87,8 @@ def _version(values: Mapping[str, str]) -> tuple[str | None, int]:
         raise OptionInvalid("txnAppId and txnVersion must be given together: who writes, and which of its writes it is")
     if "txnAppId" not in values:
         return None, 0
-    text = values["txnVersion"].strip()
-    if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) > OFFSET_MAX:
-        raise OptionInvalid(f"txnVersion must be a whole number from 0 to {OFFSET_MAX}, not {text[:100]!r}")
-    name = _text(values, "txnAppId", "")
-    if not name:
-        raise OptionInvalid("txnAppId must not be empty")
-    return name, int(text)
-
-
-def _text(values: Mapping[str, str], name: str, default: str) -> str:
-    text = values.get(name, default)
-    if len(text.encode()) > SINK_TEXT_BYTES_MAX // 2:
-        raise OptionInvalid(f"{name} must have at most {SINK_TEXT_BYTES_MAX // 2} bytes")
-    return text
+    checked = TextFields(OptionInvalid, values)
+    return checked.text("txnAppId", least=1, most=SINK_TEXT_BYTES_MAX // 2), checked.whole("txnVersion", 0, OFFSET_MAX)
 
 
 def _codec(values: Mapping[str, str]) -> Codec:

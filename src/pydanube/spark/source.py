@@ -25,20 +25,20 @@ from pyspark.sql.types import StructType
 
 from pydanube.base.errors import ColumnInvalid, DanubeError, TopicNotFound
 from pydanube.base.limits import NEWS_PLACES_MAX
+from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to
 from pydanube.spark.columns import WATERMARK, check_schema, ddl
 from pydanube.spark.decode import decoded_columns
 from pydanube.spark.durable import settle
+from pydanube.spark.error_help import with_help
 from pydanube.spark.fetch import read_job
-from pydanube.spark.helpful import helpful
 from pydanube.spark.limits import Limits
-from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to
 from pydanube.spark.offsets import Offsets, TopicOffsets, as_it_began, begun, from_json, going_on, to_json
 from pydanube.spark.options import Options, shown_columns
 from pydanube.spark.plan import Job, Range, States, ranges_between, split, with_stored
-from pydanube.spark.sealed import look_for_segments
+from pydanube.spark.sealed import find_segments
 from pydanube.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from pydanube.spark.subscription import Progress
-from pydanube.spark.topics import check_known, latest, look, losses, offsets_at, snapshot, warn_if_none
+from pydanube.spark.topics import check_known, latest, look, loss_handler, offsets_at, snapshot, warn_if_none
 from pydanube.spark.watermark import late_watermark
 
 if TYPE_CHECKING:
@@ -56,27 +56,27 @@ class DanubeSource(DataSource):
     def name(cls) -> str:
         return "danube"
 
-    @helpful
+    @with_help
     def schema(self) -> str:
         shown = shown_columns(self.options)
         decoded = None if shown.value is None else decoded_columns(shown.value, quoted=True)
         return ddl(attributes=shown.attributes, meta=shown.meta, decoded=decoded, watermark=shown.watermark)
 
-    @helpful
+    @with_help
     def reader(self, schema: StructType) -> BatchReader:
         options = Options.of(self.options, streaming=False)
         return BatchReader(options, _names(schema, options))
 
-    @helpful
+    @with_help
     def streamReader(self, schema: StructType) -> StreamReader:
         options = Options.of(self.options, streaming=True)
         return StreamReader(options, _names(schema, options))
 
-    @helpful
+    @with_help
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return batch_writer(self.options, schema, overwrite=overwrite)
 
-    @helpful
+    @with_help
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         return stream_writer(self.options, schema, overwrite=overwrite)
 
@@ -91,15 +91,15 @@ def _names(schema: StructType, options: Options) -> tuple[str, ...]:
 
 
 def _partitions(
-    link: Link, ranges: Sequence[Range], states: States, options: Options, watermark: int | None = None
+    link: BrokerLink, ranges: Sequence[Range], states: States, options: Options, watermark: int | None = None
 ) -> list[InputPartition]:
-    sealed, place = link.wait(look_for_segments(link.client, options, ranges, states))
+    sealed, place = link.wait(find_segments(link.client, options, ranges, states))
     cores = options.cores or os.cpu_count() or 1
     tasks = with_stored(split(ranges, states, options.tasks_min, cores), sealed)
     return [InputPartition(Job(task, place, watermark)) for task in tasks]
 
 
-@helpful
+@with_help
 def _read(options: Options, names: Sequence[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """A plan without tasks still asks once, for nothing."""
     job: Job | None = partition.value
@@ -121,7 +121,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._names = names
 
-    @helpful
+    @with_help
     def partitions(self) -> Sequence[InputPartition]:
         link = link_to(self._options.url, self._options.ca_file)
         start, end, states = link.wait(snapshot(link.client, self._options))
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
-        self._lost = losses(options.fail_on_data_loss)
+        self._lost = loss_handler(options.fail_on_data_loss)
         self._progress: Progress | None = None
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._warned = False
@@ -149,10 +149,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_options": self._options, "_names": self._names}
 
     @property
-    def _link(self) -> Link:
+    def _link(self) -> BrokerLink:
         return link_to(self._options.url, self._options.ca_file, patience=PATIENCE_SECONDS)
 
-    @helpful
+    @with_help
     def initialOffset(self) -> dict[str, Any]:
         """Asked for until the first batch is committed: later the starting options mean nothing."""
         return to_json(begun(self._link.wait(self._begin())))
@@ -173,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.bytes_max)
         return ReadAllAvailable()
 
-    @helpful
+    @with_help
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next batch goes: confirmed offsets only. What lies before `start` is done."""
         return to_json(self._link.wait(self._advance(from_json(start), limit)))
@@ -236,7 +236,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._settled = start
         await self._progress.reached(start, states)
 
-    @helpful
+    @with_help
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._link.wait(self._newest())
 
@@ -247,7 +247,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _newest(self) -> Offsets:
         return latest(await look(self._link.client, self._options, absent_ok=True))
 
-    @helpful
+    @with_help
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The same ranges for the same offsets, however often and whenever it is asked."""
         after = from_json(end)
@@ -265,7 +265,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Comes late, and for the last batch not at all: `latestOffset` is told the same by its start."""
 
-    @helpful
+    @with_help
     def stop(self) -> None:
         if self._progress is not None:
             self._link.wait(self._progress.close())

@@ -18,8 +18,8 @@ from pydanube.base.limits import MIB
 from pydanube.client import Client
 from pydanube.client.channel import ReopeningChannel
 from pydanube.client.errors import copy_of
-from pydanube.spark.link import Link, patiently
-from pydanube.spark.parcels import Parcel, Parcels, Target
+from pydanube.spark.batching import PartitionBatch, RowBatcher, Target
+from pydanube.spark.broker_link import BrokerLink, with_retries
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Published, encode_publish
 
@@ -78,7 +78,7 @@ class StagingChannel(ReopeningChannel):
 
     async def publish(self, batch: Batch) -> int:
         """The offset of its first message."""
-        return await patiently(lambda: self._once(batch))
+        return await with_retries(lambda: self._once(batch))
 
     async def _once(self, batch: Batch) -> int:
         if self.connection is None:
@@ -97,7 +97,7 @@ async def open_staging(client: Client, writer: Writer) -> StagingChannel:
         await client.within("open_producer", channel.open())
         return channel
 
-    return await patiently(attempt)
+    return await with_retries(attempt)
 
 
 @dataclass(slots=True)
@@ -106,14 +106,14 @@ class Stage:
     micro-batch have none.
     """
 
-    link: Link
+    link: BrokerLink
     writer: Writer
     parts: dict[str, Refs] = field(default_factory=dict)
     _channel: StagingChannel | None = None
-    _flying: deque[tuple[Parcel, ThreadFuture[int]]] = field(default_factory=deque)
+    _flying: deque[tuple[PartitionBatch, ThreadFuture[int]]] = field(default_factory=deque)
     _bytes: int = 0
 
-    def put_all(self, parcels: Iterable[Parcel]) -> dict[str, Refs]:
+    def put_all(self, parcels: Iterable[PartitionBatch]) -> dict[str, Refs]:
         """Where all of them are, by topic or partition, in the order they came."""
         try:
             for parcel in parcels:
@@ -136,7 +136,7 @@ class Stage:
         if channel is not None:
             self.link.wait(channel.close_channel(wait=False))
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, parcel: PartitionBatch) -> None:
         """Waits if too much is on its way."""
         if self._channel is None:
             self._channel = self.link.wait(open_staging(self.link.client, self.writer))
@@ -165,7 +165,7 @@ async def find_target(client: Client, topic: str) -> Target:
     if topic.startswith(BROKERS_OWN):
         raise RequestInvalid(f"{topic} belongs to the broker and cannot be written to")
     try:
-        found = await patiently(lambda: client.ask("topic", {"topic": topic}))
+        found = await with_retries(lambda: client.ask("topic", {"topic": topic}))
     except TopicNotFound:
         found = {"partitions": 0, "reliable": True, "policies": {}, "key_hash": KeyHash.FNV1A64.value}
     if not found["reliable"]:
@@ -173,13 +173,13 @@ async def find_target(client: Client, topic: str) -> Target:
     limit = found["policies"].get("message_bytes_max")
     if limit is None:
         namespace = {"namespace": topic.split("/")[1]}
-        limit = (await patiently(lambda: client.ask("namespace.policies", namespace)))["policies"].get(
+        limit = (await with_retries(lambda: client.ask("namespace.policies", namespace)))["policies"].get(
             "message_bytes_max"
         )
     return Target(topic, int(found["partitions"]), limit, KeyHash(found["key_hash"]))
 
 
-def parcels_of(rows: Iterable[pa.RecordBatch], parcels: Parcels) -> Iterator[Parcel]:
+def batches_of(rows: Iterable[pa.RecordBatch], parcels: RowBatcher) -> Iterator[PartitionBatch]:
     """All of them, the last ones when there are no more rows."""
     for each in rows:
         yield from parcels.add(each)

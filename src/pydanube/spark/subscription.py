@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydanube.base.errors import ConsumerBusy, DanubeError, SubscriptionInUse
 from pydanube.client import Client
 from pydanube.client.channel import ReopeningChannel
-from pydanube.spark.link import patiently
+from pydanube.spark.broker_link import with_retries
 from pydanube.spark.offsets import Offsets
 from pydanube.spark.plan import States
 from pydanube.wire.commands import Ack
@@ -71,7 +71,7 @@ class Progress:
     async def _settle(self, topic: str) -> None:
         """One that was there before goes by what this query says."""
         admin = self._client.admin
-        await patiently(lambda: admin.alter_subscription(topic, self._subscription, options=self._options))
+        await with_retries(lambda: admin.alter_subscription(topic, self._subscription, options=self._options))
         self._settled.add(topic)
 
     async def close(self) -> None:

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 
 from pydanube.base.errors import DataLost, NotReliable, OptionInvalid, TopicNotFound, TopicReplaced
 from pydanube.client import Client
-from pydanube.spark.link import patiently
-from pydanube.spark.offsets import EARLIEST_MARK, LATEST_MARK, OTHERS, Offsets, TopicOffsets, Wish, Wishes
+from pydanube.spark.broker_link import with_retries
+from pydanube.spark.offsets import EARLIEST_MARK, LATEST_MARK, OTHERS, GivenOffsets, Offsets, TopicOffsets, TopicWish
 from pydanube.spark.options import EARLIEST, LATEST, At, Options, Position
 from pydanube.spark.plan import States, TopicState
 
@@ -27,7 +27,7 @@ async def look(client: Client, options: Options, *, absent_ok: bool = False) -> 
     """The topics that are asked for, by name. One that is named and not there is an error, unless it may be absent."""
     if options.pattern is not None:
         namespace = options.pattern.split("/")[1]
-        records = await patiently(lambda: client.admin.topic_records(namespace))
+        records = await with_retries(lambda: client.admin.topic_records(namespace))
         kept = {str(each["topic"]): bool(each.get("dead_letters")) for each in records if each["reliable"]}
         wanted = [name for name, dead in kept.items() if fnmatchcase(name, options.pattern) and not dead]
         absent_ok = True
@@ -39,7 +39,7 @@ async def look(client: Client, options: Options, *, absent_ok: bool = False) -> 
 
 async def _describe(client: Client, name: str, absent_ok: bool) -> TopicState | None:
     try:
-        found = await patiently(lambda: client.admin.describe_topic(name))
+        found = await with_retries(lambda: client.admin.describe_topic(name))
     except TopicNotFound:
         if absent_ok:
             return None
@@ -80,9 +80,9 @@ async def offsets_at(client: Client, states: States, position: Position, option:
         return {name: await _at_time(client, state, position.time) for name, state in states.items()}
     assert isinstance(position, dict)
     named = dict(position)
-    others = named.pop(OTHERS, Wish(None, {})).others
+    others = named.pop(OTHERS, TopicWish(None, {})).others
     if others is not None:
-        named |= {name: Wish(None, {}) for name in states if name not in named}
+        named |= {name: TopicWish(None, {}) for name in states if name not in named}
     _check_topics(states, named, option)
     return {name: _wished(state, named[name], others, option) for name, state in states.items()}
 
@@ -93,7 +93,7 @@ async def snapshot(client: Client, options: Options) -> tuple[Offsets, Offsets, 
     warn_if_none(options, states)
     start = await offsets_at(client, states, options.starting, "startingOffsets")
     end = await offsets_at(client, states, options.ending, "endingOffsets")
-    check_known(start, states, losses(options.fail_on_data_loss))
+    check_known(start, states, loss_handler(options.fail_on_data_loss))
     for name, ends in end.items():
         for number, (begin, stop) in enumerate(zip(start[name].next, ends.next, strict=True)):
             if begin > stop:
@@ -105,7 +105,7 @@ async def snapshot(client: Client, options: Options) -> tuple[Offsets, Offsets, 
 async def offset_at_time(client: Client, place: str, time: int) -> int:
     """The first offset of a partition that was appended at that time or later."""
     fields = {"topic": place, "time": time}
-    return int((await patiently(lambda: client.ask("offset_of_time", fields)))["offset"])
+    return int((await with_retries(lambda: client.ask("offset_of_time", fields)))["offset"])
 
 
 async def _at_time(client: Client, state: TopicState, time: int) -> TopicOffsets:
@@ -114,7 +114,7 @@ async def _at_time(client: Client, state: TopicState, time: int) -> TopicOffsets
     return TopicOffsets(state.id, tuple(map(min, found, state.ends)))  # what came since was not there yet
 
 
-def _check_topics(states: States, wishes: Wishes, option: str) -> None:
+def _check_topics(states: States, wishes: GivenOffsets, option: str) -> None:
     for name in wishes:
         if name not in states:
             raise OptionInvalid(f"{option} names {name}, which this query does not read")
@@ -123,7 +123,7 @@ def _check_topics(states: States, wishes: Wishes, option: str) -> None:
             raise OptionInvalid(f"{option} says nothing about {name}")
 
 
-def _wished(state: TopicState, wish: Wish, others: int | None, option: str) -> TopicOffsets:
+def _wished(state: TopicState, wish: TopicWish, others: int | None, option: str) -> TopicOffsets:
     if wish.id not in (None, state.id):
         raise TopicReplaced(f"{option} was made for {state.name} with id {wish.id}; its id is now {state.id}")
     known = range(len(state.ends))
@@ -141,7 +141,7 @@ def _wished(state: TopicState, wish: Wish, others: int | None, option: str) -> T
 # -- what was lost -----------------------------------------------------------------------------------------------------
 
 
-def losses(fail: bool) -> Callable[[str], None]:
+def loss_handler(fail: bool) -> Callable[[str], None]:
     """What to do about messages that are gone: an error, or a warning if the query continues without them."""
 
     def lost(message: str) -> None:

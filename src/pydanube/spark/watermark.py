@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pydanube.base.errors import OptionInvalid
+from pydanube.base.limits import MILLISECOND
 from pydanube.spark.committing import LINE_BYTES_MAX, local_checkpoint
 
-MILLISECOND = 1_000  # microseconds
 BATCHES_SEARCHED_MAX = 10  # the batch being planned is the newest; more than that were never under way
 
 

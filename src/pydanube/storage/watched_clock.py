@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 
-from pydanube.base.limits import CLOCK_AHEAD_DAYS, CLOCK_DISTRUST_SECONDS
+from pydanube.base.limits import CLOCK_AHEAD_DAYS, CLOCK_DISTRUST_SECONDS, DAY, SECOND
 from pydanube.ports.clock import Clock
 from pydanube.stream.retention import ClockGuard
-from pydanube.stream.times import SECOND, ClockBelief
+from pydanube.stream.times import ClockBelief
 
 log = logging.getLogger(__name__)
-DAY = 24 * 3600 * SECOND
 
 
 class WatchedClock:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydanube.base.errors import ArgumentInvalid
-from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, CLOCK_JUMP_SECONDS, OFFSET_MAX, RETENTION_STEPS
+from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, CLOCK_JUMP_SECONDS, OFFSET_MAX, RETENTION_STEPS, SECOND
 from pydanube.base.ranges import extend_ranges
 from pydanube.stream.times import Corrections, time_for_deletion
-
-_SECOND = 1_000_000  # times are in microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def _outlived(ledger: LedgerInfo, policy: RetentionPolicy | None, total: int, no
         return True
     if policy.bytes is not None and total > policy.bytes:
         return True
-    aged = policy.seconds is not None and ledger.aging_time(now) + policy.seconds * _SECOND < now
+    aged = policy.seconds is not None and ledger.aging_time(now) + policy.seconds * SECOND < now
     return aged and clock_trusted
 
 
@@ -119,7 +117,7 @@ def expired(batches: Iterable[BatchTimes], ttl_seconds: int, now: int) -> list[t
 
     Batches come in offset order, so append times do not fall and the first one that is young enough ends the search.
     """
-    oldest = now - ttl_seconds * _SECOND  # what lived from before this is expired
+    oldest = now - ttl_seconds * SECOND  # what lived from before this is expired
     found: list[tuple[int, int]] = []
     for batch in batches:
         if batch.append_time >= oldest:
@@ -142,13 +140,13 @@ class ClockGuard:
 
     def __init__(self, wall: int, monotonic: int, distrust_seconds: float = CLOCK_DISTRUST_SECONDS) -> None:
         self._set(wall, monotonic)
-        self._distrust = int(distrust_seconds * _SECOND)
+        self._distrust = int(distrust_seconds * SECOND)
         self._distrusted_until: int | None = None
 
     def observe(self, wall: int, monotonic: int) -> int | None:
         """To be called every few seconds. Returns by how much the clock jumped, once when trust in it ends."""
         jump = (wall - self._wall) - (monotonic - self._monotonic)
-        jumped = abs(jump) > CLOCK_JUMP_SECONDS * _SECOND
+        jumped = abs(jump) > CLOCK_JUMP_SECONDS * SECOND
         trusted = self.trusted(monotonic)
         if jumped or monotonic - self._monotonic >= self._distrust:
             self._set(wall, monotonic)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pydanube.base.errors import ConfigInvalid
-from pydanube.base.limits import MIB, SEGMENT_BATCHES_BYTES_MAX
+from pydanube.base.limits import MIB, SECOND, SEGMENT_BATCHES_BYTES_MAX
 from pydanube.stream.record import LedgerRecord, Phase, StreamRecord
 from pydanube.stream.segments import Segment
-
-SECOND = 1_000_000  # times are in microseconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pydanube.base.limits import CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS, TIME_CORRECTIONS_MAX
+from pydanube.base.limits import CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS, SECOND, TIME_CORRECTIONS_MAX
 
-SECOND = 1_000_000  # times are in microseconds
 JUMP = CLOCK_JUMP_SECONDS * SECOND
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pydanube.adapters.system import SystemClock
+from pydanube.base.limits import SECOND
 
 
 class VirtualClock:
@@ -16,7 +17,7 @@ class VirtualClock:
         self._watchers: dict[Callable[[], None], None] = {}
 
     def monotonic(self) -> float:
-        return self._passed / 1_000_000
+        return self._passed / SECOND
 
     def wall(self) -> int:
         return self._start + self._passed
@@ -25,7 +26,7 @@ class VirtualClock:
         """Moves the clock forward. Whatever is due happens in the broker's next turns, after this returns."""
         if seconds < 0:
             raise ValueError(f"time cannot move backwards, by {seconds} seconds")
-        self._passed += round(seconds * 1_000_000)
+        self._passed += round(seconds * SECOND)
         for notify in list(self._watchers):
             notify()
 

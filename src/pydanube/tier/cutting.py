@@ -14,13 +14,13 @@ from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from pydanube.tier.limits import BATCH_BYTES_TARGET
 from pydanube.tier.views import row_bytes
 from pydanube.wire.arrow_columns import Fixed, Maps, Strings
+from pydanube.wire.arrow_views import integers
 from pydanube.wire.batch import Batch, Codec
-from pydanube.wire.columns import WIDTHS, Column, Kind
+from pydanube.wire.columns import WIDTHS, Column, ColumnKind
 from pydanube.wire.content import seal
 from pydanube.wire.encode import padding
 from pydanube.wire.header import PREFIX_BYTES, STAMP_BYTES, Header, make_stamp
 from pydanube.wire.packing import ZSTD_LEVEL
-from pydanube.wire.views import integers
 
 ZSTD_LEVEL_TIGHT = 19  # for one row in millions; better than what it was packed with when it came
 _ROW_BYTES = 64  # what a row takes at most besides its bytes: times, schema, offsets, bits
@@ -95,7 +95,7 @@ class CutRows:
             columns |= kind << 2 * Column.KEY
         times = self._publish_times[start:end]
         if (times != times[0]).any():
-            columns |= Kind.PLAIN << 2 * Column.PUBLISH_TIME
+            columns |= ColumnKind.PLAIN << 2 * Column.PUBLISH_TIME
             plain += [times.tobytes()]
         for column, source in self._fixed:
             kind, parts = source.parts(start, end)

@@ -22,6 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused, OwnershipLost
 from pydanube.base.ids import NO_OFFSET
+from pydanube.base.limits import MILLISECOND, SECOND
 from pydanube.stream.delta_table import Change, Folded, Listed, TableFile, TableListing, table_changes
 from pydanube.stream.segments import folder_of, partition_of
 from pydanube.wire.arrow import record_schema
@@ -158,13 +159,13 @@ def _add(change: Change, values: dict[str, str | None]) -> AddAction:
         least["append_time"], most["append_time"] = _text(file.oldest), _text(file.newest)
     nulls = dict.fromkeys(least, 0)
     stats = {"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls}
-    return AddAction(file.path, file.size, values, file.newest // 1000, change.changes_data, json.dumps(stats))
+    return AddAction(file.path, file.size, values, file.newest // MILLISECOND, change.changes_data, json.dumps(stats))
 
 
 def _remove(change: Change, values: dict[str, str | None], now: int) -> RemoveAction:
-    return RemoveAction(change.file.path, change.changes_data, now // 1000, change.file.size, values)
+    return RemoveAction(change.file.path, change.changes_data, now // MILLISECOND, change.file.size, values)
 
 
 def _text(microseconds: int) -> str:
-    seconds, rest = divmod(microseconds, 1_000_000)
+    seconds, rest = divmod(microseconds, SECOND)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06d}Z"

@@ -11,7 +11,7 @@ from hashlib import sha256
 import numpy as np
 import pyarrow as pa
 
-from pydanube.wire.views import Bytes, Integers, contents, flags, integers, spans
+from pydanube.wire.arrow_views import Bytes, Integers, contents, flags, integers, spans
 
 HEAD = b"danube rows 1\n"
 COUNTED = ("offset", "sequence")  # mostly one more than the row before: hashed less the number of the row

@@ -32,7 +32,7 @@ from pydanube.tier.limits import (
 )
 from pydanube.tier.reading import SegmentReader
 from pydanube.tier.rows import rows_of
-from pydanube.tier.segment_file import Footer, SegmentScan, SegmentWriter, Unsound, footer_bytes, made
+from pydanube.tier.segment_file import Footer, InvalidSegment, SegmentScan, SegmentWriter, footer_bytes, made
 from pydanube.wire.batch import Batch
 
 STEPS = ("gather", "encode", "create", "created", "check", "done")  # of a write, each named before it begins
@@ -114,11 +114,11 @@ class DirectSegments:
         self._step("check")
         try:
             if size > OBJECT_BYTES_MAX:
-                raise Unsound(f"it has {size} bytes")
+                raise InvalidSegment(f"it has {size} bytes")
             footer, checksum = await self._scan(key, size)
             if (footer.stream, footer.plan, footer.rows, footer.digest) != (stream, ours.plan, ours.rows, ours.digest):
-                raise Unsound("it has different rows")
-        except Unsound as error:
+                raise InvalidSegment("it has different rows")
+        except InvalidSegment as error:
             raise SegmentConflict(f"{key}: another object exists there: {error}") from None
         segment = footer.segment(ours.bytes, size, checksum)
         self._step("done")
@@ -137,9 +137,9 @@ class DirectSegments:
         try:
             footer, checksum = await self._scan(key, segment.size, take)
             if checksum != segment.checksum:
-                raise Unsound("the checksum differs from what was written")
+                raise InvalidSegment("the checksum differs from what was written")
             footer.check(segment)
-        except Unsound as error:
+        except InvalidSegment as error:
             raise SegmentDamaged(f"{key}: {error}") from None
         except ObjectMissing:
             raise SegmentMissing(f"{key} is missing") from None
@@ -161,7 +161,7 @@ class DirectSegments:
         """That part; of the last one, one byte more is asked for, which should not be there."""
         data = await self._objects.read(key, start, length + last)
         if len(data) != length:
-            raise Unsound("it is longer or shorter than what was written")
+            raise InvalidSegment("it is longer or shorter than what was written")
         return data
 
     # -- tables --------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ _HEAD = Struct("<IBQ")
 _LENGTH = Struct("<I")
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     HELLO = 1  # to the process: where objects are, and who they are opened by
     READY = 2  # from it: they are open. Or ERROR of call 0, and the end
     CALL = 3  # to it: an operation and its arguments
@@ -40,38 +40,38 @@ class Kind(IntEnum):
 
 
 class Frame(NamedTuple):
-    kind: Kind
+    kind: FrameKind
     call: int
     body: bytes
 
 
-class LinkBroken(Exception):
+class StreamBroken(Exception):
     """The other side is gone, or says what it should not."""
 
 
-class Link:
+class FrameStream:
     """One end of the socket between the two."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
-    def send(self, kind: Kind, call: int, *parts: bytes) -> None:
+    def send(self, kind: FrameKind, call: int, *parts: bytes) -> None:
         """Puts a frame on its way. After a piece of data wait for `drain`."""
         length = sum(map(len, parts))
         if length > FRAME_BYTES_MAX:
-            raise LinkBroken(f"a frame of {length} bytes")
+            raise StreamBroken(f"a frame of {length} bytes")
         if not self._writer.is_closing():
             self._writer.writelines((_HEAD.pack(length, kind, call), *parts))
 
-    def send_json(self, kind: Kind, call: int, value: object) -> None:
+    def send_json(self, kind: FrameKind, call: int, value: object) -> None:
         self.send(kind, call, json.dumps(value).encode())
 
     async def drain(self) -> None:
         try:
             await self._writer.drain()
         except OSError:
-            raise LinkBroken("it cannot be written to") from None
+            raise StreamBroken("it cannot be written to") from None
 
     @property
     def waiting_bytes(self) -> int:
@@ -79,14 +79,14 @@ class Link:
         return self._writer.transport.get_write_buffer_size()
 
     async def receive(self) -> Frame:
-        """`LinkBroken` at the end."""
+        """`StreamBroken` at the end."""
         try:
             length, kind, call = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
             if length > FRAME_BYTES_MAX:
-                raise LinkBroken(f"a frame of {length} bytes")
-            return Frame(Kind(kind), call, await self._reader.readexactly(length) if length else b"")
+                raise StreamBroken(f"a frame of {length} bytes")
+            return Frame(FrameKind(kind), call, await self._reader.readexactly(length) if length else b"")
         except (IncompleteReadError, OSError, ValueError) as error:
-            raise LinkBroken(f"it ended: {error}") from None
+            raise StreamBroken(f"it ended: {error}") from None
 
     def close(self) -> None:
         self._writer.close()
@@ -149,7 +149,7 @@ class BatchReader:
                     break
                 (self._want,) = _LENGTH.unpack_from(data, at)
                 if not PREFIX_BYTES <= self._want <= BATCH_BYTES_MAX:
-                    raise LinkBroken(f"a batch of {self._want} bytes")
+                    raise StreamBroken(f"a batch of {self._want} bytes")
                 at += _LENGTH.size
             if len(data) - at < self._want:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pydanube.base.limits import KIB, MIB
+from pydanube.base.retry import Backoff
 
 # -- the object ------------------------------------------------------------------------------------------------------
 GROUP_ROWS = 100_000  # of a row group: what a reader takes at once, and what one offset in the catalogue stands for
@@ -30,8 +31,7 @@ TABLES_AT_ONCE = 1  # more would only be in each other's way
 TABLE_FILES_A_PIECE = 500  # of a listing, on their way to a process
 CALLS_WAITING_MAX = 256  # of one process; beyond it TierBusy
 START_SECONDS = 20.0  # for a process to say hello: it imports Arrow
-BACKOFF_SECONDS = 0.1  # before a process that died is started again; twice as long each time
-BACKOFF_SECONDS_MAX = 10.0
+RESTART = Backoff(0.1, 10.0)  # before a process that died is started again
 STEADY_SECONDS = 30.0  # a process that lived so long starts again at once
 CLOSE_SECONDS = 0.5  # for a process to leave by itself
 REST_BYTES_MAX = 384 * MIB  # of memory of a process with nothing to do, caches and Arrow are 250; else it is replaced

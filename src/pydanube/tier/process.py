@@ -19,10 +19,11 @@ from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused
 from pydanube.ports.segments import Segments
 from pydanube.stream.delta_table import Folded, TableListing
 from pydanube.stream.segments import Segment, SegmentPlan
+from pydanube.tier.call_limit import CallLimit
 from pydanube.tier.frames import (
-    Kind,
-    LinkBroken,
+    FrameKind,
     Packing,
+    StreamBroken,
     batch_pieces,
     from_listing,
     from_plan,
@@ -32,20 +33,18 @@ from pydanube.tier.frames import (
     to_segment,
 )
 from pydanube.tier.limits import (
-    BACKOFF_SECONDS,
-    BACKOFF_SECONDS_MAX,
     BUSY_BYTES_MAX,
     CALLS_WAITING_MAX,
     CHUNK_BYTES,
     OTHERS_AT_ONCE,
     READS_AT_ONCE,
     REST_BYTES_MAX,
+    RESTART,
     STEADY_SECONDS,
     TABLES_AT_ONCE,
     WRITES_AT_ONCE,
 )
-from pydanube.tier.link import Call, Worker
-from pydanube.tier.turns import Turns
+from pydanube.tier.worker_process import Call, WorkerProcess
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
@@ -74,11 +73,11 @@ class SegmentProcess:
         self._busy_bytes_max = sys.maxsize if scheme == "memory" else busy_bytes_max
         self._rest_bytes_max = sys.maxsize if scheme == "memory" else rest_bytes_max  # objects would go with it
         self._hello = {"scheme": scheme, "options": dict(options), "shown": shown, "opener": opener}
-        self._writes = Turns(WRITES_AT_ONCE, CALLS_WAITING_MAX)
-        self._reads = Turns(READS_AT_ONCE, CALLS_WAITING_MAX)
-        self._others = Turns(OTHERS_AT_ONCE, CALLS_WAITING_MAX)
-        self._tables = Turns(TABLES_AT_ONCE, CALLS_WAITING_MAX)
-        self._worker: Future[Worker] | None = None  # the one that is up, or the wait for it
+        self._writes = CallLimit(WRITES_AT_ONCE, CALLS_WAITING_MAX)
+        self._reads = CallLimit(READS_AT_ONCE, CALLS_WAITING_MAX)
+        self._others = CallLimit(OTHERS_AT_ONCE, CALLS_WAITING_MAX)
+        self._tables = CallLimit(TABLES_AT_ONCE, CALLS_WAITING_MAX)
+        self._worker: Future[WorkerProcess] | None = None  # the one that is up, or the wait for it
         self._keeper: Task[None] | None = None
         self._closed = False
 
@@ -112,7 +111,7 @@ class SegmentProcess:
             for start in range(0, len(data), CHUNK_BYTES):
                 if not await _send(worker, call, data[start : start + CHUNK_BYTES]):
                     break
-            worker.link.send(Kind.END, call.number)
+            worker.link.send(FrameKind.END, call.number)
             await call.result
 
     async def load(self, key: str) -> bytes:
@@ -125,7 +124,7 @@ class SegmentProcess:
             for piece in listing_pieces(listing):
                 if not await _send(worker, call, piece):
                     break
-            worker.link.send(Kind.END, call.number)
+            worker.link.send(FrameKind.END, call.number)
             return to_folded(await call.result)
 
     async def list(self, prefix: str) -> list[str]:
@@ -154,22 +153,22 @@ class SegmentProcess:
     @asynccontextmanager
     async def _calling(
         self, operation: str, arguments: Mapping[str, Any], *, batches: bool = False
-    ) -> AsyncIterator[tuple[Worker, Call]]:
+    ) -> AsyncIterator[tuple[WorkerProcess, Call]]:
         worker = await self._up()
         try:
             call = worker.open(operation, arguments, batches=batches)
-        except LinkBroken as error:
+        except StreamBroken as error:
             raise ObjectsRefused(f"the cold tier received too many requests: {error}") from None
         try:
             yield worker, call
-        except LinkBroken as error:
+        except StreamBroken as error:
             await worker.lost()  # so that the next call goes to the next process
             raise ObjectsFailed(f"the cold tier stopped responding: {error}") from None
         finally:
             worker.close(call)
             self._replace_if_grown(worker)
 
-    def _replace_if_grown(self, worker: Worker) -> None:
+    def _replace_if_grown(self, worker: WorkerProcess) -> None:
         """At rest it goes at once; under load that never pauses it gets nothing more to do, and goes then."""
         resident = worker.resident_bytes
         if resident > (self._busy_bytes_max if worker.busy else self._rest_bytes_max):
@@ -178,7 +177,7 @@ class SegmentProcess:
         if worker.leaving and not worker.busy and not worker.retired:
             worker.retire()
 
-    async def _up(self) -> Worker:
+    async def _up(self) -> WorkerProcess:
         """The process, when it is ready. Raises what its last start failed with, to all who waited for it."""
         if self._closed:
             raise ObjectsFailed("the cold tier is closed")
@@ -192,12 +191,12 @@ class SegmentProcess:
         """Starts the process, and again when it ended."""
         loop = asyncio.get_running_loop()
         failures = 0
-        worker: Worker | None = None
+        worker: WorkerProcess | None = None
         try:
             while True:
                 started = loop.time()
                 try:
-                    worker = await Worker.start(self._hello)
+                    worker = await WorkerProcess.start(self._hello)
                 except DanubeError as error:
                     log.warning("The cold tier at %s is not running: %s", self._hello["shown"], error)
                     self._announce(error)
@@ -210,7 +209,7 @@ class SegmentProcess:
                         continue
                     log.warning("A process of the cold tier exited with %s; restarting it.", worker.code)
                 failures = 0 if loop.time() - started > STEADY_SECONDS else failures + 1
-                await asyncio.sleep(min(BACKOFF_SECONDS * 2**failures, BACKOFF_SECONDS_MAX))
+                await asyncio.sleep(RESTART.after(failures + 1))
         finally:
             if worker is not None:
                 await worker.end()
@@ -221,13 +220,13 @@ class SegmentProcess:
         if self._worker is None or self._worker.done():
             self._worker = asyncio.get_running_loop().create_future()
 
-    def _announce(self, news: Worker | DanubeError) -> None:
+    def _announce(self, news: WorkerProcess | DanubeError) -> None:
         """Tells all who wait; whoever comes after an error waits for the next start."""
         waiting = self._worker
         assert waiting is not None
         if waiting.done():
             return
-        if isinstance(news, Worker):
+        if isinstance(news, WorkerProcess):
             waiting.set_result(news)
             return
         waiting.set_exception(news)
@@ -235,16 +234,16 @@ class SegmentProcess:
         self._lost()
 
 
-async def _send(worker: Worker, call: Call, *pieces: bytes) -> bool:
+async def _send(worker: WorkerProcess, call: Call, *pieces: bytes) -> bool:
     """False if the call is over already: it has failed."""
     if not await call.room(sum(map(len, pieces))):
         return False
-    worker.link.send(Kind.DATA, call.number, *pieces)
+    worker.link.send(FrameKind.DATA, call.number, *pieces)
     await worker.link.drain()
     return True
 
 
-async def _send_batches(worker: Worker, call: Call, batches: AsyncIterator[Batch]) -> None:
+async def _send_batches(worker: WorkerProcess, call: Call, batches: AsyncIterator[Batch]) -> None:
     """Hands batches over as fast as they are taken."""
     packing = Packing()
     async for batch in batches:
@@ -254,7 +253,7 @@ async def _send_batches(worker: Worker, call: Call, batches: AsyncIterator[Batch
                 return
     if pieces := packing.rest():
         await _send(worker, call, *pieces)
-    worker.link.send(Kind.END, call.number)
+    worker.link.send(FrameKind.END, call.number)
 
 
 class SegmentProcesses:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pydanube.base.checksum import crc32c
 from pydanube.base.limits import KIB, MIB
-from pydanube.tier.segment_file import Footer, Unsound
+from pydanube.tier.segment_file import Footer, InvalidSegment
 
 GAP_BYTES = 256 * KIB  # between two columns that are read in one go, for a request costs as much
 DECODED_BYTES_MAX = 512 * MIB  # of a row group; they are made of 32 MiB, or of one row
@@ -25,7 +25,7 @@ def stretches(footer: Footer, index: int, names: Sequence[str]) -> list[Stretch]
     """What has to be read of the object for these columns of a row group, in order."""
     group, found = footer.groups[index], footer.parquet.row_group(index)
     if found.total_byte_size > DECODED_BYTES_MAX:
-        raise Unsound(f"row group {index} claims to have {found.total_byte_size} bytes")
+        raise InvalidSegment(f"row group {index} claims to have {found.total_byte_size} bytes")
     places: list[Stretch] = []
     for number in range(found.num_columns):
         chunk = found.column(number)
@@ -34,7 +34,7 @@ def stretches(footer: Footer, index: int, names: Sequence[str]) -> list[Stretch]
         start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
         length = chunk.total_compressed_size
         if length < 1 or start < group.start or start + length > group.start + group.length:
-            raise Unsound(f"a column of row group {index} is outside of it")
+            raise InvalidSegment(f"a column of row group {index} is outside of it")
         places.append((start, length))
     joined: list[Stretch] = []
     for start, length in sorted(places):
@@ -54,7 +54,7 @@ def read_columns(
     group = footer.groups[index]
     start, data = pieces[0]
     if (start, len(data)) == (group.start, group.length) and crc32c(data) != group.crc:
-        raise Unsound(f"row group {index} does not match its checksum")
+        raise InvalidSegment(f"row group {index} does not match its checksum")
     try:
         source = pa.PythonFile(_Pieces(pieces), mode="r")
         checked = {"page_checksum_verification": True, "pre_buffer": False}
@@ -62,9 +62,9 @@ def read_columns(
             table = file.read_row_group(index, columns=list(names), use_threads=False)
         [rows] = table.replace_schema_metadata(None).combine_chunks().to_batches() or [None]
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Unsound(f"row group {index} cannot be read: {error}") from None
+        raise InvalidSegment(f"row group {index} cannot be read: {error}") from None
     if rows is None or len(rows) != group.rows or rows.column("offset")[0].as_py() != group.first:
-        raise Unsound(f"row group {index} does not have the rows that it claims")
+        raise InvalidSegment(f"row group {index} does not have the rows that it claims")
     return rows
 
 

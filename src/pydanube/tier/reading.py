@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from pydanube.base.errors import DanubeError, ObjectMissing, SegmentDamaged, SegmentMissing
 from pydanube.ports.objects import Objects
 from pydanube.stream.segments import Segment
+from pydanube.tier.cache import SizedCache
 from pydanube.tier.cutting import CutRows
-from pydanube.tier.kept import Kept
 from pydanube.tier.limits import FOOTERS_KEPT_BYTES, GROUPS_KEPT_BYTES, READ_BYTES_MAX, READS_AT_ONCE, TAIL_BYTES
-from pydanube.tier.segment_file import Footer, Unsound, footer_bytes, read_footer, read_group
+from pydanube.tier.segment_file import Footer, InvalidSegment, footer_bytes, read_footer, read_group
 from pydanube.wire.batch import Batch
 
 _FOOTER_COST = 4  # what a footer takes in memory, for a byte of the object
@@ -34,8 +34,8 @@ class SegmentReader:
     def __init__(self, objects: Objects, run: Run) -> None:
         self._objects = objects
         self._run = run
-        self._footers: Kept[tuple[str, str], Footer] = Kept(FOOTERS_KEPT_BYTES)
-        self._groups: Kept[_Place, CutRows] = Kept(GROUPS_KEPT_BYTES)
+        self._footers: SizedCache[tuple[str, str], Footer] = SizedCache(FOOTERS_KEPT_BYTES)
+        self._groups: SizedCache[_Place, CutRows] = SizedCache(GROUPS_KEPT_BYTES)
         self._coming: dict[_Place, Task[CutRows]] = {}  # row groups on their way
 
     async def read(self, key: str, segment: Segment, offset: int, bytes_max: int) -> list[Batch]:
@@ -115,7 +115,7 @@ class SegmentReader:
     async def _checked(self, key: str, function: Callable[..., Any], *arguments: object) -> Any:
         try:
             return await self._run(function, *arguments)
-        except Unsound as error:
+        except InvalidSegment as error:
             raise SegmentDamaged(f"{key}: {error}") from None
 
 
@@ -143,5 +143,5 @@ def _take(cut: CutRows, offset: int, bytes_max: int) -> list[Batch]:
                 break
             found.append(batch)
     except DanubeError as error:
-        raise Unsound(f"its rows are not batches: {error}") from None
+        raise InvalidSegment(f"its rows are not batches: {error}") from None
     return found

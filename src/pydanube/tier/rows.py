@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from pydanube.base.errors import BatchInvalid
 from pydanube.wire.arrow import record_schema
+from pydanube.wire.arrow_views import Flags, Integers, bitmap
 from pydanube.wire.batch import Batch
-from pydanube.wire.columns import WIDTHS, Column, Kind, Section, Variable, kind_of
+from pydanube.wire.columns import WIDTHS, Column, ColumnKind, Section, StringBuffers, kind_of
 from pydanube.wire.decode import decode_constant
-from pydanube.wire.views import Flags, Integers, bitmap
 
 
 def rows_of(batches: Sequence[Batch]) -> pa.RecordBatch:
@@ -106,7 +106,7 @@ class _Gathering:
                 valid[at:end] = 0
             elif where is None:
                 values[at:end] = headers[index]  # type: ignore[index]  # said in the line above
-            elif where.kind == Kind.CONSTANT:
+            elif where.kind == ColumnKind.CONSTANT:
                 values[at:end] = decode_constant(section, where)
             else:
                 values[at:end] = np.frombuffer(section.buffer, f"<i{width}", section.count, where.values)
@@ -120,8 +120,8 @@ class _Gathering:
     def _strings(self, column: Column, sections: Sequence[Section]) -> pa.Array | None:
         if not kind_of(self._present, column):
             return None
-        valid = self._valid(sections, [section.variable and section.variable.validity for section in sections])
-        texts = [(section, section.variable) for section in sections]
+        valid = self._valid(sections, [section.strings and section.strings.validity for section in sections])
+        texts = [(section, section.strings) for section in sections]
         offsets, data = _joined_strings(texts)
         array = _array(pa.binary(), self._rows, valid, [offsets, data])
         return _without_hidden(array, np.diff(offsets), valid)
@@ -129,7 +129,7 @@ class _Gathering:
     def _maps(self) -> pa.Array | None:
         if not kind_of(self._present, Column.ATTRIBUTES):
             return None
-        sections, entries = self._packed, [section.entries for section in self._packed]
+        sections, entries = self._packed, [section.maps for section in self._packed]
         valid = self._valid(sections, [where and where.validity for where in entries])
         pieces = [
             None if where is None else np.frombuffer(section.buffer, "<i4", section.count + 1, where.offsets)
@@ -165,7 +165,7 @@ def _flags(section: Section, validity: int) -> Flags | int:
     return np.unpackbits(bits, count=section.count, bitorder="little")
 
 
-def _joined_strings(pieces: Sequence[tuple[Section, Variable | None]]) -> tuple[Integers, bytes]:
+def _joined_strings(pieces: Sequence[tuple[Section, StringBuffers | None]]) -> tuple[Integers, bytes]:
     data = b"".join(
         [memoryview(section.buffer)[where.data : where.data + where.data_bytes] for section, where in pieces if where]
     )

@@ -26,7 +26,7 @@ from pydanube.tier.limits import FOOTER_BYTES_MAX, GROUP_BYTES, GROUP_ROWS
 from pydanube.tier.rows import joined
 from pydanube.tier.views import row_bytes
 from pydanube.wire.arrow import record_schema
-from pydanube.wire.views import integers
+from pydanube.wire.arrow_views import integers
 
 FORMAT = 1
 ZSTD_LEVEL = 1
@@ -40,7 +40,7 @@ _DICTIONARIES = ("key", "producer", "schema_id", "schema_version", "epoch", "att
 _RISING = ("offset", "sequence", *_TIMES)  # stored as differences
 
 
-class Unsound(Exception):
+class InvalidSegment(Exception):
     """Bytes that are no segment, or another one. Whoever knows the key makes `SegmentDamaged` of it."""
 
 
@@ -88,7 +88,7 @@ class Footer:
     def check(self, segment: Segment) -> None:
         """Raises unless this is the footer of that segment."""
         if self.segment(segment.bytes, segment.size, segment.checksum) != segment:
-            raise Unsound("it is not the segment that was recorded")
+            raise InvalidSegment("it is not the segment that was recorded")
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -232,11 +232,11 @@ class _Sink:
 def footer_bytes(tail: bytes, size: int) -> int:
     """How many bytes at the end of an object of `size` its footer takes; `tail` is its end."""
     if len(tail) < _TAIL.size + _CHECK.size or size < len(tail):
-        raise Unsound("it is too short")
+        raise InvalidSegment("it is too short")
     length, magic = _TAIL.unpack(tail[-_TAIL.size :])
     whole = int(length) + _TAIL.size + _CHECK.size
     if magic != _MAGIC or whole > min(size, FOOTER_BYTES_MAX):
-        raise Unsound("it does not end as Parquet does")
+        raise InvalidSegment("it does not end as Parquet does")
     return whole
 
 
@@ -244,30 +244,30 @@ def read_footer(tail: bytes, size: int) -> Footer:
     """The footer of an object of `size` that ends with `tail`, which has at least `footer_bytes`."""
     length = footer_bytes(tail, size)
     if len(tail) < length:
-        raise Unsound("it is too short for its footer")
+        raise InvalidSegment("it is too short for its footer")
     tail = tail[-length:]
     mark, crc, zero = _CHECK.unpack_from(tail)
     if mark != _CHECK_MARK or zero or crc != crc32c(tail[_CHECK.size :]):
-        raise Unsound("the footer does not match its checksum")
+        raise InvalidSegment("the footer does not match its checksum")
     try:
         parquet = pq.read_metadata(pa.BufferReader(tail[_CHECK.size :]))
         return _footer(parquet, length, size)
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise Unsound(f"the footer cannot be used: {error}") from None
+        raise InvalidSegment(f"the footer cannot be used: {error}") from None
 
 
 def _footer(parquet: pq.FileMetaData, length: int, size: int) -> Footer:
     facts = {name.decode(): value.decode() for name, value in (parquet.metadata or {}).items()}
     if facts["danube.format"] != str(FORMAT):
-        raise Unsound(f"format {facts['danube.format']} is not supported; this reader knows {FORMAT}")
+        raise InvalidSegment(f"format {facts['danube.format']} is not supported; this reader knows {FORMAT}")
     groups = tuple(Group(*map(int, group)) for group in json.loads(facts["danube.groups"]))
     at = len(_MAGIC)
     for group in groups:
         if group.start != at or group.length < 1:
-            raise Unsound("row groups do not follow each other")
+            raise InvalidSegment("row groups do not follow each other")
         at += group.length
     if at != size - length or not groups or parquet.num_row_groups != len(groups):
-        raise Unsound("row groups do not fill the object")
+        raise InvalidSegment("row groups do not fill the object")
     number = {name: int(facts[f"danube.{name}"]) for name in ("first", "last", "epoch", "rows", "oldest", "newest")}
     return Footer(
         stream=facts["danube.stream"],
@@ -286,16 +286,16 @@ def read_group(footer: Footer, index: int, data: bytes) -> pa.RecordBatch:
     """The rows of one row group, of the very bytes that its place says."""
     group = footer.groups[index]
     if len(data) != group.length or crc32c(data) != group.crc:
-        raise Unsound(f"row group {index} does not match its checksum")
+        raise InvalidSegment(f"row group {index} does not match its checksum")
     try:
         source = pa.PythonFile(_Part(data, group.start), mode="r")
         with pq.ParquetFile(source, metadata=footer.parquet, page_checksum_verification=True) as file:
             table = file.read_row_group(index, use_threads=False)
         rows = joined(table.replace_schema_metadata(None).cast(record_schema()).to_batches() or [_no_rows()])
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Unsound(f"row group {index} cannot be read: {error}") from None
+        raise InvalidSegment(f"row group {index} cannot be read: {error}") from None
     if len(rows) != group.rows or int(integers(rows.column("offset"))[0]) != group.first:
-        raise Unsound(f"row group {index} does not have the rows that it claims")
+        raise InvalidSegment(f"row group {index} does not have the rows that it claims")
     return rows
 
 
@@ -351,7 +351,7 @@ class SegmentScan:
         """The rows of the next part. What `finish` says holds for all of them."""
         before = len(_MAGIC) if self._next == 0 else 0
         if data[:before] != _MAGIC[:before]:
-            raise Unsound("it does not start as Parquet does")
+            raise InvalidSegment("it does not start as Parquet does")
         self._checksum.update(data)
         rows = read_group(self.footer, self._next, data[before:])
         self._digest.update(rows)
@@ -361,7 +361,7 @@ class SegmentScan:
     def finish(self) -> str:
         """The checksum of the object."""
         if self._digest.rows != self.footer.rows or self._digest.hexdigest() != self.footer.digest:
-            raise Unsound("the digest of its rows differs")
+            raise InvalidSegment("the digest of its rows differs")
         self._checksum.update(self._tail)
         return self._checksum.hexdigest()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pydanube.wire.views import Integers, spans
+from pydanube.wire.arrow_views import Integers, spans
 
 
 def row_bytes(rows: pa.RecordBatch) -> Integers:

@@ -28,10 +28,10 @@ from pydanube.stream.delta_table import Folded, TableListing
 from pydanube.tier.frames import (
     BatchReader,
     Frame,
-    Kind,
-    Link,
-    LinkBroken,
+    FrameKind,
+    FrameStream,
     Packing,
+    StreamBroken,
     batch_pieces,
     from_error,
     from_segment,
@@ -122,7 +122,7 @@ class Incoming:
 class Server:
     """Does what frames ask, each call in a task."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: FrameStream) -> None:
         self._link = link
         self._incoming: dict[int, Incoming] = {}
         self._takes_batches: set[int] = set()
@@ -142,25 +142,25 @@ class Server:
     async def run(self) -> None:
         """Until the socket ends."""
         hello = await self._link.receive()
-        if hello.kind is not Kind.HELLO:
-            raise LinkBroken("the first frame is not HELLO")
+        if hello.kind is not FrameKind.HELLO:
+            raise StreamBroken("the first frame is not HELLO")
         try:
             self._segments = _open(json.loads(hello.body))
         except DanubeError as error:
-            self._link.send_json(Kind.ERROR, 0, from_error(error))
+            self._link.send_json(FrameKind.ERROR, 0, from_error(error))
             await self._link.drain()
             return
-        self._link.send(Kind.READY, 0)
+        self._link.send(FrameKind.READY, 0)
         while True:
             self._take(await self._link.receive())
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind is Kind.CALL:
+        if frame.kind is FrameKind.CALL:
             self._call(frame.call, json.loads(frame.body))
-        elif frame.kind is Kind.CANCEL and frame.call in self._tasks:
+        elif frame.kind is FrameKind.CANCEL and frame.call in self._tasks:
             self._tasks[frame.call].cancel()
-        elif frame.kind in (Kind.DATA, Kind.END) and (incoming := self._incoming.get(frame.call)):
-            if frame.kind is Kind.END:
+        elif frame.kind in (FrameKind.DATA, FrameKind.END) and (incoming := self._incoming.get(frame.call)):
+            if frame.kind is FrameKind.END:
                 incoming.end()
                 return
             try:
@@ -181,8 +181,8 @@ class Server:
     async def _do(self, number: int, operation: str, arguments: dict[str, Any]) -> None:
         try:
             result = await self._operations[operation](number, arguments)
-            self._link.send_json(Kind.RESULT, number, result)
-        except LinkBroken:
+            self._link.send_json(FrameKind.RESULT, number, result)
+        except StreamBroken:
             return
         except DanubeError as error:
             self._answer(number, error)
@@ -198,10 +198,10 @@ class Server:
             give_back_memory()
 
     def _answer(self, number: int, error: DanubeError) -> None:
-        self._link.send_json(Kind.ERROR, number, from_error(error))
+        self._link.send_json(FrameKind.ERROR, number, from_error(error))
 
     def _credit(self, number: int, size: int) -> None:
-        self._link.send(Kind.CREDIT, number, size.to_bytes(8, "little"))
+        self._link.send(FrameKind.CREDIT, number, size.to_bytes(8, "little"))
 
     # -- operations --------------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class Server:
             await self._send(number, data[start : start + CHUNK_BYTES])
 
     async def _send(self, number: int, *pieces: bytes) -> None:
-        self._link.send(Kind.DATA, number, *pieces)
+        self._link.send(FrameKind.DATA, number, *pieces)
         await self._link.drain()
 
 
@@ -296,7 +296,7 @@ class _Tables:
 class _LinkLog(logging.Handler):
     """Log lines go to the broker, which knows where they belong."""
 
-    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, link: FrameStream, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._link = link
         self._loop = loop
@@ -308,14 +308,14 @@ class _LinkLog(logging.Handler):
 
     def _send(self, line: list[object]) -> None:
         if self._link.waiting_bytes < _LOGS_WAITING_BYTES_MAX:
-            self._link.send_json(Kind.LOG, 0, line)
+            self._link.send_json(FrameKind.LOG, 0, line)
 
 
 async def _serve(end: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=end, limit=CHUNK_BYTES)
-    link = Link(reader, writer)
+    link = FrameStream(reader, writer)
     logging.getLogger().addHandler(_LinkLog(link, asyncio.get_running_loop()))
-    with contextlib.suppress(LinkBroken):
+    with contextlib.suppress(StreamBroken):
         await Server(link).run()
     os._exit(0)
 

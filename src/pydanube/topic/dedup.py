@@ -29,6 +29,7 @@ from pydanube.base.limits import (
     PRODUCER_IDLE_SECONDS,
     PRODUCERS_FORGOTTEN_MAX,
     PRODUCERS_MAX,
+    SECOND,
 )
 from pydanube.topic.records import (
     ProducerAttached,
@@ -39,7 +40,6 @@ from pydanube.topic.records import (
 )
 
 NO_PRODUCER = 0  # in a batch header: nobody asked for deduplication
-_SECOND = 1_000_000  # times are in microseconds
 
 
 class Duplicate(NamedTuple):
@@ -323,7 +323,7 @@ class ProducerTable:
         return ProducersReleased(tuple(producer for _, producer in away[:PRODUCERS_FORGOTTEN_MAX]))
 
     def _longest_idle(self, now: int) -> tuple[int, ...]:
-        before = now - PRODUCER_IDLE_SECONDS * _SECOND
+        before = now - PRODUCER_IDLE_SECONDS * SECOND
         named = (known for known in self._producers.values() if not known.temporary)
         idle = sorted((known.used, known.id) for known in named if known.used < before)
         if not idle:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from pydanube.base.errors import MetadataDamaged, RequestInvalid, SinkConflict
 from pydanube.base.limits import (
+    SECOND,
     SINK_KEPT_SECONDS,
     SINK_KEPT_SECONDS_MIN,
     SINK_PARTS_MAX,
@@ -165,7 +166,7 @@ def overdue(records: Iterable[SinkRecord], now: int, coming: int = 1) -> list[Si
     finished = sorted((each for each in known if each.committed), key=lambda each: each.time)
     beyond = len(known) + coming - SINKS_MAX
     ages = (SINK_KEPT_SECONDS_MIN if place < beyond else SINK_KEPT_SECONDS for place in range(len(finished)))
-    return [each for each, age in zip(finished, ages, strict=True) if each.time < now - age * 1_000_000]
+    return [each for each, age in zip(finished, ages, strict=True) if each.time < now - age * SECOND]
 
 
 def judge(

@@ -1,1 +1,1 @@
-"""Sans-IO formats: the batch, and the native protocol's frames and commands. Bytes in, values out; owns no socket."""
+"""Sans-IO formats: the batch, the native protocol, HTTP/1 and HTTP/2. Bytes in, values out; no socket is used here."""

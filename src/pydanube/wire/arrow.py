@@ -1,7 +1,7 @@
-"""A batch as an Arrow record batch: its own buffers, wrapped where they lie. Needs `pip install pydanube[arrow]`.
+"""A batch as an Arrow record batch: its own buffers, wrapped in place. Needs `pip install pydanube[arrow]`.
 
-Arrow trusts the offsets it is given, so nothing leaves here that was not validated: by `Section.check` before, or now
-by Arrow itself, which is quicker and as strict.
+Arrow trusts the offsets it is given, so nothing is returned that was not validated: earlier by `Section.check`, or here
+by Arrow itself, which is faster and just as strict.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydanube.base.errors import BatchInvalid
 from pydanube.wire.batch import Batch
-from pydanube.wire.columns import Entries, Kind, Section, Variable
+from pydanube.wire.columns import ColumnKind, MapBuffers, Section, StringBuffers
 from pydanube.wire.decode import decode_constant
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def to_record_batch(batch: Batch, *, derived: bool = False) -> pa.RecordBatch:
-    """The columns that the batch stores as arrays, and always `payload`; nothing is copied but what is compressed.
+    """The columns that the batch stores as arrays, and always `payload`. Only compressed sections are copied.
 
-    With `derived` the whole table of columns: offsets and sequences counted out, values of the header and constant
-    columns repeated, absent columns null.
+    With `derived`, all columns of `record_schema`: offsets and sequences are counted, values of the header and constant
+    columns are repeated, and absent columns are null.
     """
     import pyarrow as pa
 
@@ -41,7 +41,7 @@ def to_record_batch(batch: Batch, *, derived: bool = False) -> pa.RecordBatch:
 
 @lru_cache(1)
 def record_schema() -> pa.Schema:
-    """The one table of columns, in its order."""
+    """The schema of messages: all columns, in their order."""
     import pyarrow as pa
 
     time = pa.timestamp("us", tz="UTC")
@@ -80,28 +80,28 @@ def _types() -> dict[str, pa.DataType]:
 
 
 def _stored(plain: Section, packed: Section, count: int) -> dict[str, pa.Array]:
-    """An array over every column with a value a message, in the order they are stored; not validated yet."""
+    """Arrays over the columns that store a value per message, in their order. They are not validated yet."""
     import pyarrow as pa
 
     types = _types()
     arrays: dict[str, pa.Array] = {}
     buffer = pa.py_buffer(plain.buffer)
-    if plain.variable is not None:
-        arrays["key"] = _strings(buffer, types["key"], plain.variable)
+    if plain.strings is not None:
+        arrays["key"] = _strings(buffer, types["key"], plain.strings)
     for column, where in plain.fixed.items():
-        if where.kind != Kind.CONSTANT:
+        if where.kind != ColumnKind.CONSTANT:
             name = column.name.lower()
             values = buffer.slice(where.values, where.width * count)
             validity = _validity(buffer, where.validity, count)
             arrays[name] = pa.Array.from_buffers(types[name], count, [validity, values])
     if packed.buffer is not plain.buffer:
         buffer = pa.py_buffer(packed.buffer)
-    if packed.variable is None:
+    if packed.strings is None:
         arrays["payload"] = pa.nulls(count, types["payload"])
     else:
-        arrays["payload"] = _strings(buffer, types["payload"], packed.variable)
-    if packed.entries is not None:
-        arrays["attributes"] = _maps(buffer, types["attributes"], packed.entries, count)
+        arrays["payload"] = _strings(buffer, types["payload"], packed.strings)
+    if packed.maps is not None:
+        arrays["attributes"] = _maps(buffer, types["attributes"], packed.maps, count)
     return arrays
 
 
@@ -109,7 +109,7 @@ def _validity(buffer: pa.Buffer, at: int, count: int) -> pa.Buffer | None:
     return None if at < 0 else buffer.slice(at, (count + 7) // 8)
 
 
-def _strings(buffer: pa.Buffer, kind: pa.DataType, where: Variable) -> pa.Array:
+def _strings(buffer: pa.Buffer, kind: pa.DataType, where: StringBuffers) -> pa.Array:
     import pyarrow as pa
 
     offsets = buffer.slice(where.offsets, 4 * (where.rows + 1))
@@ -117,7 +117,7 @@ def _strings(buffer: pa.Buffer, kind: pa.DataType, where: Variable) -> pa.Array:
     return pa.Array.from_buffers(kind, where.rows, [_validity(buffer, where.validity, where.rows), offsets, data])
 
 
-def _maps(buffer: pa.Buffer, kind: pa.MapType, where: Entries, count: int) -> pa.Array:
+def _maps(buffer: pa.Buffer, kind: pa.MapType, where: MapBuffers, count: int) -> pa.Array:
     import pyarrow as pa
 
     names = _strings(buffer, kind.key_type, where.names)
@@ -132,7 +132,7 @@ def _maps(buffer: pa.Buffer, kind: pa.MapType, where: Entries, count: int) -> pa
 
 
 def _whole(batch: Batch, stored: dict[str, pa.Array]) -> pa.RecordBatch:
-    """The whole table. What is stored is validated."""
+    """All columns of `record_schema`, from the stored ones, which are validated."""
     import pyarrow as pa
 
     count = batch.count
@@ -144,7 +144,7 @@ def _whole(batch: Batch, stored: dict[str, pa.Array]) -> pa.RecordBatch:
     }
     plain = batch.plain_section()
     for column, where in plain.fixed.items():
-        if where.kind == Kind.CONSTANT:
+        if where.kind == ColumnKind.CONSTANT:
             implied[column.name.lower()] = decode_constant(plain, where)
     arrays = dict(stored)
     arrays["offset"] = _range(batch.base_offset, count)

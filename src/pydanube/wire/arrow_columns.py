@@ -1,27 +1,25 @@
-"""Columns of Arrow into buffers of a batch, a stretch of rows at a time. The counterpart of `encode`, without a value
-in Python.
-"""
+"""Encodes rows of Arrow columns as buffers of a batch: the counterpart of `encode`, without Python values."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from pydanube.wire.columns import Kind
+from pydanube.wire.arrow_views import Bytes, Flags, Integers, bitmap, contents, flags, integers, spans
+from pydanube.wire.columns import ColumnKind
 from pydanube.wire.encode import padding
-from pydanube.wire.views import Bytes, Flags, Integers, bitmap, contents, flags, integers, spans
 
-Parts = tuple[Kind, list[bytes]]
+Parts = tuple[ColumnKind, list[bytes]]
 
 
-def _kind(valid: Flags | None, start: int, end: int) -> tuple[Kind, list[bytes]]:
+def _kind(valid: Flags | None, start: int, end: int) -> tuple[ColumnKind, list[bytes]]:
     if valid is None:
-        return Kind.PLAIN, []
+        return ColumnKind.PLAIN, []
     here = valid[start:end]
     if here.all():
-        return Kind.PLAIN, []
+        return ColumnKind.PLAIN, []
     if not here.any():
-        return Kind.ABSENT, []
-    return Kind.NULLABLE, _padded(bitmap(here))
+        return ColumnKind.ABSENT, []
+    return ColumnKind.NULLABLE, _padded(bitmap(here))
 
 
 def _padded(buffer: bytes) -> list[bytes]:
@@ -47,8 +45,8 @@ class Fixed:
         values = self._values[start:end]
         if not kind:
             return kind, []
-        if kind == Kind.PLAIN and (values == values[0]).all():
-            return Kind.CONSTANT, _padded(values[:1].tobytes())
+        if kind == ColumnKind.PLAIN and (values == values[0]).all():
+            return ColumnKind.CONSTANT, _padded(values[:1].tobytes())
         return kind, parts + _padded(values.tobytes())
 
 

@@ -1,8 +1,8 @@
 """The batch: many messages as columns behind one header, the same bytes on the wire, in the journal and in the cache.
 
-A producer builds the content; the broker only puts a stamp in front of it and never touches or decodes what is inside.
-Bytes from outside become a `Batch` through `parse` or `from_parts` alone, and only `BatchInvalid`, `BatchDamaged` and
-`BatchTooLarge` come out of it whatever they are. The format is in `docs/internals/batch.md`.
+A producer builds the content; the broker only puts a stamp in front of it, and neither changes nor decodes it. Bytes
+from outside become a `Batch` only through `parse` or `from_parts`, which raise `BatchInvalid`, `BatchDamaged` or
+`BatchTooLarge`, whatever the bytes. The format is specified in `docs/internals/batch.md`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple, TypeVar
 
 from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge, KeyTooLong
 from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, KEY_BYTES_MAX, OFFSET_MAX
-from pydanube.wire.columns import WIDTHS, Column, Kind, Section, kind_of, packed_bytes_min, padded
+from pydanube.wire.buffer_math import is_ascending, steps_within
+from pydanube.wire.columns import WIDTHS, Column, ColumnKind, Section, kind_of, packed_bytes_min, padded
 from pydanube.wire.content import content_check, seal
-from pydanube.wire.cut import Rows, cut_section
 from pydanube.wire.decode import decode_attributes, decode_bytes, decode_fixed
 from pydanube.wire.encode import encode_attributes, encode_bytes, encode_fixed, encode_keys
 from pydanube.wire.header import (
@@ -37,8 +37,8 @@ from pydanube.wire.header import (
     read_header,
     stamp_check,
 )
-from pydanube.wire.lanes import rising, steps_within
 from pydanube.wire.packing import FRAME_HEAD_BYTES_MAX, check_claims, unpack, unpack_front
+from pydanube.wire.slicing import Rows, slice_section
 
 __all__ = ["PREFIX_BYTES", "STAMP_BYTES", "Batch", "Codec", "Message", "build", "length_of"]
 
@@ -47,7 +47,7 @@ _Value = TypeVar("_Value")
 
 
 class Message(NamedTuple):
-    """One row of a batch, under the names that Parquet, Arrow and Spark use too. Times are µs since 1970."""
+    """One row of a batch, with the column names of Parquet, Arrow and Spark. Times are µs since 1970."""
 
     offset: int  # the row number while the batch is not stamped
     publish_time: int
@@ -64,15 +64,15 @@ class Message(NamedTuple):
     epoch: int
 
 
-_MESSAGE_OF: Callable[[tuple[object, ...]], Message] = partial(tuple.__new__, Message)  # half the time of Message(…)
+_MESSAGE_OF: Callable[[tuple[object, ...]], Message] = partial(tuple.__new__, Message)  # twice as fast as Message(…)
 
 
-_OBJECT_BYTES = 1_000  # of memory, measured: its objects and those of whoever keeps it, in a list
-_COLUMN_BYTES = 140  # more for each column that is not absent
+_OBJECT_BYTES = 1_000  # memory of the Python objects of a batch that is kept in a list, as measured
+_COLUMN_BYTES = 140  # additional memory for each column that is not absent
 
 
 class Batch:
-    """A stamp and a content. Never changed once made: `stamped` and `slice` make new ones."""
+    """A stamp and a content. Immutable: `stamped` and `slice` return new batches."""
 
     __slots__ = (
         "_header",
@@ -89,7 +89,7 @@ class Batch:
     )
 
     def __init__(self, stamp: bytes, content: bytes, header: Header) -> None:
-        """For this module: takes bytes that were made or checked here. Others call `build` or `parse`."""
+        """Only for this module, with bytes that were built or checked here. Use `build` or `parse` instead."""
         self.stamp = stamp
         self.content = content
         base_offset, append_time, epoch, _, _ = STAMP_FIELDS.unpack(stamp)
@@ -105,14 +105,14 @@ class Batch:
 
     @classmethod
     def parse(cls, data: bytes | memoryview) -> Batch:
-        """The batch these bytes are, all of them. Checks stamp, header and both checksums, not the columns."""
+        """Reads all of these bytes as a batch. Checks the stamp, the header and both checksums, but not the columns."""
         if len(data) > BATCH_BYTES_MAX:
             raise BatchTooLarge(f"the batch has {len(data)} bytes; the maximum is {BATCH_BYTES_MAX}")
         return cls.from_parts(bytes(data[:STAMP_BYTES]), bytes(data[STAMP_BYTES:]))
 
     @classmethod
     def from_parts(cls, stamp: bytes, content: bytes) -> Batch:
-        """As `parse`, for a stamp and a content that were kept apart."""
+        """Like `parse`, for a stamp and a content that are stored separately."""
         if len(stamp) != STAMP_BYTES or len(content) < HEADER_BYTES:
             raise BatchDamaged(f"{len(stamp) + len(content)} bytes are too few for a batch")
         if STAMP_BYTES + len(content) > BATCH_BYTES_MAX:
@@ -132,7 +132,7 @@ class Batch:
         return cls(stamp, content, header)
 
     def stamped(self, base_offset: int, epoch: int, append_time: int) -> Batch:
-        """The same content, the very object, with a place in a ledger."""
+        """The same content object with a stamp: its offset, epoch and append time in a ledger."""
         in_range = 0 < epoch <= NUMBER_MAX and 0 <= append_time <= NUMBER_MAX
         if not in_range or not 0 <= base_offset <= OFFSET_MAX - self.count + 1:
             raise BatchInvalid(
@@ -174,7 +174,7 @@ class Batch:
 
     @property
     def unpacked_bytes(self) -> int:
-        """What its columns take in memory."""
+        """How many bytes its columns have when unpacked."""
         return self.plain_bytes + self.raw_bytes
 
     @property
@@ -191,11 +191,11 @@ class Batch:
 
     @property
     def memory(self) -> int:
-        """About how many bytes of memory it takes, with what it remembers of its columns but not what it unpacks."""
+        """About how many bytes of memory it takes, including where its columns are, but not what is unpacked."""
         return self.size + _OBJECT_BYTES + _COLUMN_BYTES * self.columns.bit_count()
 
     def without_unpacked(self) -> Batch:
-        """The same batch, for who keeps the other: what is unpacked of it goes when it does."""
+        """A copy for a temporary reader of a cached batch: what is unpacked is freed with the copy."""
         if self.codec == Codec.NONE:
             return self
         batch: Batch = _NEW(Batch)
@@ -210,18 +210,18 @@ class Batch:
 
     @property
     def has_delivery_times(self) -> bool:
-        return kind_of(self.columns, Column.DELIVERY_TIME) != Kind.ABSENT
+        return kind_of(self.columns, Column.DELIVERY_TIME) != ColumnKind.ABSENT
 
     @property
     def has_attributes(self) -> bool:
-        return kind_of(self.columns, Column.ATTRIBUTES) != Kind.ABSENT
+        return kind_of(self.columns, Column.ATTRIBUTES) != ColumnKind.ABSENT
 
     @property
     def attributes_bytes(self) -> int:
-        """What its attributes take; of a compressed section no more is known than what all of it does."""
+        """How many bytes its attributes have; of a compressed section only an upper bound is known."""
         if not self.has_attributes:
             return 0
-        return self.raw_bytes if self.codec != Codec.NONE else self.packed_section().entries_bytes
+        return self.raw_bytes if self.codec != Codec.NONE else self.packed_section().maps_bytes
 
     def parts(self) -> tuple[bytes, bytes]:
         """Stamp and content, to be written one after the other without a copy."""
@@ -239,22 +239,22 @@ class Batch:
         return hash(self.stamp)
 
     def __repr__(self) -> str:
-        place = f"{self.base_offset}..{self.last_offset} of epoch {self.epoch}" if self.epoch else "not stamped"
-        return f"<Batch {place}, {self.count} messages, {self.size} bytes, {self.codec.name.lower()}>"
+        position = f"{self.base_offset}..{self.last_offset} of epoch {self.epoch}" if self.epoch else "not stamped"
+        return f"<Batch {position}, {self.count} messages, {self.size} bytes, {self.codec.name.lower()}>"
 
     # -- columns -----------------------------------------------------------------------------------------------------
 
     def check_plain(self) -> None:
-        """Raises unless the uncompressed columns (keys, times, schemas) hold. Remembered."""
+        """Raises unless the uncompressed columns (keys, times, schemas) are valid. Checked only once."""
         self.plain_section().check()
 
     def check(self) -> None:
-        """Raises unless all columns hold; unpacks a compressed section. Remembered, and implied by every reader."""
+        """Raises unless all columns are valid; unpacks a compressed section. Checked only once, and by every reader."""
         self.check_plain()
         self.packed_section().check()
 
     def check_published(self) -> None:
-        """Raises unless all holds that a broker can tell in a moment, without unpacking anything."""
+        """Makes all checks that a broker can do quickly, without unpacking anything."""
         if self.publish_time < 0:
             raise BatchInvalid(f"a publish time of {self.publish_time} microseconds is before 1970")
         self.check_plain()
@@ -268,21 +268,21 @@ class Batch:
         check_claims(self.content[start : start + FRAME_HEAD_BYTES_MAX], self.codec, self.raw_bytes)
 
     def _check_keys(self) -> None:
-        where = self.plain_section().variable
+        where = self.plain_section().strings
         if where is None or where.data_bytes <= KEY_BYTES_MAX:
             return
         if not steps_within(self.content, where.offsets, self.count + 1, KEY_BYTES_MAX):
             raise KeyTooLong(f"a key has more than {KEY_BYTES_MAX} bytes")
 
     def plain_section(self) -> Section:
-        """Where the uncompressed columns lie: within the bytes, but `Section.check` is still to be asked."""
+        """Where the uncompressed columns are. They lie within the bytes, but `Section.check` is still to be called."""
         if self._plain is None:
             end = HEADER_BYTES + self.plain_bytes
             self._plain = Section(self.content, HEADER_BYTES, end, self.columns, self.count, packed=False)
         return self._plain
 
     def packed_section(self) -> Section:
-        """The same of payloads and attributes. Keeps what it unpacked."""
+        """Where payloads and attributes are. Keeps what it unpacks."""
         if self._packed is None:
             self._packed = self._unpacked()
         return self._packed
@@ -296,15 +296,15 @@ class Batch:
         return Section(raw, 0, self.raw_bytes, self.columns, self.count, packed=True)
 
     def payloads_within(self, most: int) -> bool:
-        """Whether no payload has more bytes than `most`. Unpacks as little as it can, and keeps nothing of it."""
+        """Whether no payload has more bytes than `most`. Unpacks as little as possible, and does not keep it."""
         kind = kind_of(self.columns, Column.PAYLOAD)
         if self.raw_bytes <= most or not kind:
             return True
-        at = padded((self.count + 7) // 8) if kind == Kind.NULLABLE else 0
+        at = padded((self.count + 7) // 8) if kind == ColumnKind.NULLABLE else 0
         start, size = HEADER_BYTES + self.plain_bytes, at + 4 * (self.count + 1)
         packed = self.content[start : start + self.packed_bytes]
         offsets = packed[:size] if self.codec == Codec.NONE else unpack_front(packed, self.codec, self.raw_bytes, size)
-        if len(offsets) < size or not rising(offsets, at, self.count + 1):
+        if len(offsets) < size or not is_ascending(offsets, at, self.count + 1):
             raise BatchInvalid("offsets of a column run backwards")
         return steps_within(offsets, at, self.count + 1, most)
 
@@ -319,13 +319,13 @@ class Batch:
         return decode_attributes(section)
 
     def keys(self, rows: range | None = None) -> list[bytes | None]:
-        """Of all messages, or of these."""
+        """The keys of all messages, or of some rows."""
         self.check_plain()
         return decode_bytes(self.plain_section(), rows)
 
     def rows_by_key_bytes(self, rows: range, most: int) -> tuple[int, int]:
-        """How many of these rows, at least one, have keys of `most` bytes together; and how many bytes they have."""
-        where = self.plain_section().variable
+        """How many of these rows, at least one, have keys of at most `most` bytes in total, and their total."""
+        where = self.plain_section().strings
         if where is None:
             return len(rows), 0
         self.check_plain()
@@ -334,7 +334,7 @@ class Batch:
         return count, ends[count] - ends[0]
 
     def publish_times(self) -> list[int]:
-        if kind_of(self.columns, Column.PUBLISH_TIME) == Kind.ABSENT:
+        if kind_of(self.columns, Column.PUBLISH_TIME) == ColumnKind.ABSENT:
             return [self.publish_time] * self.count
         return self._integers(Column.PUBLISH_TIME)  # type: ignore[return-value]  # never nullable: see kinds_allowed
 
@@ -342,7 +342,7 @@ class Batch:
         return self._integers(Column.EVENT_TIME)
 
     def delivery_times(self, rows: range | None = None) -> list[int | None]:
-        """Of all messages, or of these."""
+        """The delivery times of all messages, or of some rows."""
         return self._integers(Column.DELIVERY_TIME, rows)
 
     def schema_ids(self) -> list[int | None]:
@@ -356,7 +356,7 @@ class Batch:
         return decode_fixed(self.plain_section(), column, rows)
 
     def messages(self) -> Iterator[Message]:
-        """Every message with all its fields. Raises here, not while it is iterated."""
+        """Every message with all its fields. Errors are raised here, not during iteration."""
         self.check()
         rows = zip(
             range(self.base_offset, self.base_offset + self.count),
@@ -372,12 +372,12 @@ class Batch:
             self.schema_ids(),
             self.schema_versions(),
             repeat(self.epoch),
-            strict=False,  # the repeats have no end
+            strict=False,  # the repeats are endless
         )
         return map(_MESSAGE_OF, rows)
 
     def anonymous(self, first_sequence: int = 0) -> Batch:
-        """The same messages without a producer and not stamped: to be published elsewhere."""
+        """The same messages without a producer and a stamp, to be published elsewhere."""
         if not self.producer_id and self.first_sequence == first_sequence:
             header, content = self._header, self.content
         else:
@@ -389,22 +389,22 @@ class Batch:
         return Batch(make_stamp(0, 0, 0, header.crc), content, header)
 
     def slice(self, first: int, count: int) -> Batch:
-        """The batch of `count` messages from row `first` on, with the offsets and sequences they have here.
+        """A batch of `count` messages from row `first` on, with the offsets and sequences they have here.
 
-        No message is decoded. A compressed batch is unpacked and packed again: let the host offload that. All rows are
-        the batch itself, as it is.
+        No message is decoded. A compressed batch is unpacked and packed again, which the host should offload. A slice
+        of all rows is the batch itself.
         """
         if first < 0 or count < 1 or first + count > self.count:
             raise BatchInvalid(f"a batch of {self.count} has no rows {first}..{first + count - 1}")
         if count == self.count:
             return self
         plain = self.plain_section()
-        packed = self._packed or self._unpacked()  # not kept: a cache that cuts must not grow by what it unpacks
+        packed = self._packed or self._unpacked()  # not kept, or a cache would grow when it slices its batches
         plain.check()
         packed.check()
         rows = Rows(first, count)
-        plain_columns, plain_parts = cut_section(plain, rows, packed=False)
-        packed_columns, packed_parts = cut_section(packed, rows, packed=True)
+        plain_columns, plain_parts = slice_section(plain, rows, packed=False)
+        packed_columns, packed_parts = slice_section(packed, rows, packed=True)
         header = Header(
             codec=self.codec,
             columns=plain_columns | packed_columns,
@@ -433,18 +433,18 @@ def build(
     first_sequence: int = 0,
     codec: Codec = Codec.NONE,
 ) -> Batch:
-    """A batch of these messages, not stamped. Columns that are null throughout cost nothing."""
+    """Builds an unstamped batch of these messages. Columns with nothing but nulls take no space."""
     count = len(payloads)
     if count > BATCH_MESSAGES_MAX:
         raise BatchTooLarge(f"the batch has {count} messages; the maximum is {BATCH_MESSAGES_MAX}")
     if not count:
         raise BatchInvalid("a batch must have at least one message")
     if publish_times is not None:
-        publish_times = _publish_times(_as_many(publish_times, count, "publish times"), publish_time)
+        publish_times = _publish_times(_of_length(publish_times, count, "publish times"), publish_time)
     columns = 0
     plain: list[bytes] = []
     if keys is not None:
-        columns, plain = encode_keys(_as_many(keys, count, "keys"))
+        columns, plain = encode_keys(_of_length(keys, count, "keys"))
     for column, values in (
         (Column.PUBLISH_TIME, publish_times),
         (Column.EVENT_TIME, event_times),
@@ -453,14 +453,14 @@ def build(
         (Column.SCHEMA_VERSION, schema_versions),
     ):
         if values is not None:
-            each = [values] * count if isinstance(values, int) else _as_many(values, count, column.name)
+            each = [values] * count if isinstance(values, int) else _of_length(values, count, column.name)
             kind, parts = encode_fixed(each, WIDTHS[column])
             columns |= kind << 2 * column
             plain += parts
     kind, packed = encode_bytes(payloads)
     columns |= kind << 2 * Column.PAYLOAD
     if attributes is not None:
-        kind, parts = encode_attributes(_as_many(attributes, count, "attributes"))
+        kind, parts = encode_attributes(_of_length(attributes, count, "attributes"))
         columns |= kind << 2 * Column.ATTRIBUTES
         packed += parts
     header = Header(
@@ -476,13 +476,13 @@ def build(
 
 
 def _publish_times(times: Sequence[int], publish_time: int) -> Sequence[int] | None:
-    """The column to store: none where the header's time says it all."""
+    """The column to store; None if all times equal the header's."""
     if None in times:
         raise BatchInvalid("every message needs a publish time")
     return None if times.count(publish_time) == len(times) else times
 
 
-def _as_many(values: Sequence[_Value], count: int, name: str) -> Sequence[_Value]:
+def _of_length(values: Sequence[_Value], count: int, name: str) -> Sequence[_Value]:
     if len(values) != count:
         raise BatchInvalid(f"{len(values)} {name.lower()} for {count} messages")
     return values

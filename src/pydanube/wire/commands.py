@@ -1,7 +1,7 @@
-"""What frames say: each kind as a value, to and from its bytes.
+"""The commands in frames: a value for each kind of frame, decoded from its bytes and encoded to them.
 
-`decode` gives a value whose every field is within its bounds, or raises `ProtocolError`, whatever the bytes. It does
-not know which channels are open, and of a batch it looks only at its place.
+`decode` returns a value whose fields are all within their bounds, or raises `ProtocolError`, whatever the bytes. It
+does not know which channels are open, and does not look into batches.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pydanube.wire.data_commands import (
     encode_deliver,
     encode_publish,
 )
-from pydanube.wire.frames import Frame, Kind, fault_of, sender_of
-from pydanube.wire.objects import Unfit
+from pydanube.wire.frames import Frame, FrameKind, fault_of, sender_of
+from pydanube.wire.objects import MalformedBody
 
 __all__ = [
     "NO_OFFSET",
@@ -70,40 +70,40 @@ __all__ = [
 
 Control: TypeAlias = Hello | Welcome | Request | Reply | Error | Closed | Ping | Pong
 Data: TypeAlias = Publish | Published | Deliver | Grant | Ack | Acked | Nack | Taken | Recall | Reset | Batches
-News: TypeAlias = Limit | AckTimeout
-Command: TypeAlias = Control | Data | News
+Notice: TypeAlias = Limit | AckTimeout
+Command: TypeAlias = Control | Data | Notice
 
 _READERS: dict[int, Callable[[Frame], Command]] = {
-    Kind.HELLO: Hello.read,
-    Kind.WELCOME: Welcome.read,
-    Kind.REQUEST: Request.read,
-    Kind.REPLY: Reply.read,
-    Kind.ERROR: Error.read,
-    Kind.PUBLISH: Publish.read,
-    Kind.PUBLISHED: Published.read,
-    Kind.DELIVER: Deliver.read,
-    Kind.GRANT: Grant.read,
-    Kind.ACK: Ack.read,
-    Kind.ACKED: Acked.read,
-    Kind.NACK: Nack.read,
-    Kind.RESET: Reset.read,
-    Kind.PING: Ping.read,
-    Kind.PONG: Pong.read,
-    Kind.CLOSED: Closed.read,
-    Kind.BATCHES: Batches.read,
-    Kind.TAKEN: Taken.read,
-    Kind.RECALL: Recall.read,
-    Kind.LIMIT: Limit.read,
-    Kind.ACK_TIMEOUT: AckTimeout.read,
+    FrameKind.HELLO: Hello.read,
+    FrameKind.WELCOME: Welcome.read,
+    FrameKind.REQUEST: Request.read,
+    FrameKind.REPLY: Reply.read,
+    FrameKind.ERROR: Error.read,
+    FrameKind.PUBLISH: Publish.read,
+    FrameKind.PUBLISHED: Published.read,
+    FrameKind.DELIVER: Deliver.read,
+    FrameKind.GRANT: Grant.read,
+    FrameKind.ACK: Ack.read,
+    FrameKind.ACKED: Acked.read,
+    FrameKind.NACK: Nack.read,
+    FrameKind.RESET: Reset.read,
+    FrameKind.PING: Ping.read,
+    FrameKind.PONG: Pong.read,
+    FrameKind.CLOSED: Closed.read,
+    FrameKind.BATCHES: Batches.read,
+    FrameKind.TAKEN: Taken.read,
+    FrameKind.RECALL: Recall.read,
+    FrameKind.LIMIT: Limit.read,
+    FrameKind.ACK_TIMEOUT: AckTimeout.read,
 }
 
 
 def decode(frame: Frame) -> Command:
-    """What the frame says. Raises `ProtocolError` if it says nothing that its kind may say."""
+    """The command in the frame. Raises `ProtocolError` if the body is not valid for its kind."""
     read = _READERS.get(frame[0])
     if read is None:
         raise ProtocolError(f"unknown frame kind {frame.kind}")
     try:
         return read(frame)
-    except Unfit as error:
-        raise fault_of(sender_of(frame.kind))(f"{Kind(frame.kind).name}: {error}") from None
+    except MalformedBody as error:
+        raise fault_of(sender_of(frame.kind))(f"{FrameKind(frame.kind).name}: {error}") from None

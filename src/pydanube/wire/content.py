@@ -1,4 +1,4 @@
-"""What a producer seals: header, plain section and packed section in one piece, under one checksum."""
+"""The content of a batch, as a producer makes it: header, plain section and packed section under one checksum."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pydanube.wire.encode import padding
 from pydanube.wire.header import CODECS, Header
 from pydanube.wire.packing import pack
 
-_CHECKED_AT_ONCE_BYTES = 64 * KIB  # the checksum library takes only bytes, so it gets copies of bounded size
+_CHECKED_AT_ONCE_BYTES = 64 * KIB  # the checksum library takes only bytes, so it is given copies of bounded size
 
 
 def seal(header: Header, plain_parts: list[bytes], packed_parts: list[bytes]) -> bytes:
-    """The content of these columns. Compresses as `header.codec` asks; fills in its codec, sizes and checksum."""
+    """Builds the content from columns, compressed as `header.codec` says. Sets codec, sizes and checksum in it."""
     header.plain_bytes = sum(map(len, plain_parts))
     header.raw_bytes = header.packed_bytes = sum(map(len, packed_parts))
     if header.codec and header.raw_bytes <= BATCH_RAW_BYTES_MAX:
@@ -31,7 +31,7 @@ def seal(header: Header, plain_parts: list[bytes], packed_parts: list[bytes]) ->
 
 
 def content_check(content: bytes) -> int:
-    """The checksum that the first four bytes of a content should be."""
+    """The checksum that the first four bytes of the content should have."""
     if len(content) <= _CHECKED_AT_ONCE_BYTES:
         return crc32c(content[4:])
     check = 0

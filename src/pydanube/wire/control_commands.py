@@ -1,7 +1,7 @@
 """Commands about the connection, and requests with their answers: frames whose body is a JSON object or nothing.
 
-Each value has `encode` and `read` side by side. `read` checks all it returns and raises `Unfit`; `commands.decode`
-makes of it the error that says whose fault it is.
+Each value has `encode` and `read` side by side. `read` checks all fields and raises `MalformedBody`, which
+`commands.decode` turns into the error of the side that is at fault.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 from pydanube.base.errors import DanubeError, ProtocolError
+from pydanube.base.fields import Fields
 from pydanube.base.limits import (
     ADDRESS_BYTES_MAX,
-    CONTROL_BYTES_MAX,
     ERROR_MESSAGE_CHARACTERS_MAX,
     FEATURE_BYTES_MAX,
     FEATURES_MAX,
@@ -21,8 +21,8 @@ from pydanube.base.limits import (
     REQUEST_VALUES_MAX,
     VERB_BYTES_MAX,
 )
-from pydanube.wire.frames import Buffer, Frame, Kind, encode_frame, fault_of, sender_of
-from pydanube.wire.objects import Object, Unfit, flag_in, number_in, read_object, text_in, texts_in, write_object
+from pydanube.wire.frames import Buffer, Frame, FrameKind, encode_frame, fault_of, sender_of
+from pydanube.wire.objects import MalformedBody, Object, read_object, write_object
 
 VERSION = 1
 _U32_MAX = (1 << 32) - 1
@@ -34,32 +34,36 @@ _BLAMES = ("caller", "server", "environment")
 class Hello(NamedTuple):
     """The client's first frame."""
 
-    client: str  # name and version of the library, for people
+    client: str  # name and version of the library, for logs
     features: tuple[str, ...] = ()
     version: int = VERSION
 
     def encode(self) -> list[Buffer]:
         body = {"version": self.version, "client": self.client, "features": list(self.features)}
-        return _control(Kind.HELLO, 0, 0, body)
+        return _control(FrameKind.HELLO, 0, 0, body)
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
         _check_bare(frame)
-        found = read_object(frame.body)
+        found = _fields_of(frame)
         version = _version_in(found)
-        return cls(text_in(found, "client", NAME_BYTES_MAX), _features_in(found), version)
+        return cls(
+            found.text("client", least=1, most=NAME_BYTES_MAX),
+            found.texts("features", FEATURES_MAX, FEATURE_BYTES_MAX),
+            version,
+        )
 
 
 class Welcome(NamedTuple):
-    """The broker's answer to HELLO: what it allows."""
+    """The broker's answer to HELLO, with its limits."""
 
     broker: str
-    frame_bytes_max: int  # of a frame with its header
+    frame_bytes_max: int  # including the header of the frame
     keepalive_seconds: int
     features: tuple[str, ...] = ()
     version: int = VERSION
-    address: str = ""  # host:port where clients should reach this broker; not every broker says it
-    time: int = 0  # of the broker's clock, in microseconds; 0: not said
+    address: str = ""  # host:port under which clients should reach this broker; empty if not sent
+    time: int = 0  # of the broker's clock, in microseconds; 0 if not sent
 
     def encode(self) -> list[Buffer]:
         body: Object = {
@@ -73,31 +77,31 @@ class Welcome(NamedTuple):
             body["address"] = self.address
         if self.time:
             body["time"] = self.time
-        return _control(Kind.WELCOME, 0, 0, body)
+        return _control(FrameKind.WELCOME, 0, 0, body)
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
         _check_bare(frame)
-        found = read_object(frame.body)
+        found = _fields_of(frame)
         version = _version_in(found)
         return cls(
-            text_in(found, "broker", NAME_BYTES_MAX),
-            number_in(found, "frame_bytes_max", FRAME_BYTES_MIN, _U32_MAX),
-            number_in(found, "keepalive_seconds", 1, KEEPALIVE_SECONDS_MAX),
-            _features_in(found),
+            found.text("broker", least=1, most=NAME_BYTES_MAX),
+            found.whole("frame_bytes_max", FRAME_BYTES_MIN, _U32_MAX),
+            found.whole("keepalive_seconds", 1, KEEPALIVE_SECONDS_MAX),
+            found.texts("features", FEATURES_MAX, FEATURE_BYTES_MAX),
             version,
-            text_in(found, "address", ADDRESS_BYTES_MAX) if "address" in found else "",
-            number_in(found, "time", 0, _TIME_MAX) if "time" in found else 0,
+            found.text("address", "", least=1, most=ADDRESS_BYTES_MAX),
+            found.whole("time", 0, _TIME_MAX, 0),
         )
 
 
 class Ping(NamedTuple):
-    """Are you there? PONG repeats the request number."""
+    """Asks whether the other side is alive. PONG repeats the request number."""
 
     request: int = 0
 
     def encode(self) -> list[Buffer]:
-        return encode_frame(Kind.PING, 0, self.request)
+        return encode_frame(FrameKind.PING, 0, self.request)
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
@@ -111,7 +115,7 @@ class Pong(NamedTuple):
     request: int = 0
 
     def encode(self) -> list[Buffer]:
-        return encode_frame(Kind.PONG, 0, self.request)
+        return encode_frame(FrameKind.PONG, 0, self.request)
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
@@ -120,45 +124,45 @@ class Pong(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Something to be done. The verb decides which fields there are; who serves it judges them."""
+    """A request. The fields depend on the verb, and are checked by the code that serves it."""
 
     request: int
     verb: str
-    fields: Object  # all but the verb
+    fields: Object  # without the verb
 
     def encode(self) -> list[Buffer]:
         if "verb" in self.fields:
             raise ProtocolError("REQUEST: a field must not be named 'verb'")
-        return _control(Kind.REQUEST, 0, self.request, {"verb": self.verb, **self.fields})
+        return _control(FrameKind.REQUEST, 0, self.request, {"verb": self.verb, **self.fields})
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
         _check_connection(frame)
         fields = read_object(frame.body, values_max=REQUEST_VALUES_MAX)
-        verb = text_in(fields, "verb", VERB_BYTES_MAX)
+        verb = Fields(MalformedBody, fields).text("verb", least=1, most=VERB_BYTES_MAX)
         del fields["verb"]
         return cls(frame.request, verb, fields)
 
 
 class Reply(NamedTuple):
-    """The request was done; this is what came of it."""
+    """The result of a request that succeeded."""
 
     request: int
     fields: Object
 
     def encode(self) -> list[Buffer]:
-        return _control(Kind.REPLY, 0, self.request, self.fields)
+        return _control(FrameKind.REPLY, 0, self.request, self.fields)
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
         _check_connection(frame)
         if not frame.request:
-            raise Unfit("it must answer a request")
+            raise MalformedBody("it must answer a request")
         return cls(frame.request, read_object(frame.body))
 
 
 class Error(NamedTuple):
-    """The request failed; with request 0, something that wanted no answer did."""
+    """A request failed, or with request 0 something that has no answer."""
 
     channel: int
     request: int
@@ -180,7 +184,7 @@ class Error(NamedTuple):
             "retriable": self.retriable,
             "help": self.help,
         }
-        return _control(Kind.ERROR, self.channel, self.request, body)
+        return _control(FrameKind.ERROR, self.channel, self.request, body)
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
@@ -188,7 +192,7 @@ class Error(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The broker closed the channel, or with channel 0 the connection, and why."""
+    """The broker closed the channel, or with channel 0 the connection, for this reason."""
 
     channel: int
     code: str
@@ -209,68 +213,65 @@ class Closed(NamedTuple):
             "retriable": self.retriable,
             "help": self.help,
         }
-        return _control(Kind.CLOSED, self.channel, 0, body)
+        return _control(FrameKind.CLOSED, self.channel, 0, body)
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
         if frame.request:
-            raise Unfit("it must not answer a request")
+            raise MalformedBody("it must not answer a request")
         return cls(frame.channel, *_reason_in(frame))
 
 
-# -- fields that several have ----------------------------------------------------------------------------------------
+# -- common fields ---------------------------------------------------------------------------------------------------
 
 
-def _control(kind: Kind, channel: int, request: int, body: Object) -> list[Buffer]:
+def _control(kind: FrameKind, channel: int, request: int, body: Object) -> list[Buffer]:
     try:
         return encode_frame(kind, channel, request, write_object(body))
-    except Unfit as error:
+    except MalformedBody as error:
         raise fault_of(sender_of(kind))(f"{kind.name}: {error}") from None
 
 
 def _check_connection(frame: Frame) -> None:
     if frame.channel:
-        raise Unfit(f"it must be on channel 0, not {frame.channel}")
+        raise MalformedBody(f"it must be on channel 0, not {frame.channel}")
 
 
 def _check_bare(frame: Frame) -> None:
     _check_connection(frame)
     if frame.request:
-        raise Unfit("it must not have a request number")
+        raise MalformedBody("it must not have a request number")
 
 
 def _check_empty(frame: Frame) -> None:
     _check_connection(frame)
     if frame.body:
-        raise Unfit("it must not have a body")
+        raise MalformedBody("it must not have a body")
 
 
-def _version_in(found: Object) -> int:
-    """First of all: another version may have other fields."""
-    version = number_in(found, "version", 1, _U32_MAX)
+def _fields_of(frame: Frame) -> Fields:
+    return Fields(MalformedBody, read_object(frame.body))
+
+
+def _version_in(found: Fields) -> int:
+    """Checked before all other fields, which may differ in another version."""
+    version = found.whole("version", 1, _U32_MAX)
     if version != VERSION:
-        raise Unfit(f"protocol version {version} is not supported; this side speaks {VERSION}")
+        raise MalformedBody(f"protocol version {version} is not supported; this side speaks {VERSION}")
     return version
 
 
-def _features_in(found: Object) -> tuple[str, ...]:
-    return texts_in(found, "features", FEATURES_MAX, FEATURE_BYTES_MAX)
-
-
 def _message_of(error: DanubeError) -> str:
-    """Cut, so that an error always fits a frame, and with nothing that is no character."""
+    """Shortened, so that an error always fits into a frame, and without lone surrogates, so that it can be encoded."""
     return str(error)[:ERROR_MESSAGE_CHARACTERS_MAX].encode("utf-8", "replace").decode("utf-8")
 
 
 def _reason_in(frame: Frame) -> tuple[str, str, str, bool, str]:
-    found = read_object(frame.body)
-    blame = text_in(found, "blame", _CODE_BYTES_MAX)
-    if blame not in _BLAMES:
-        raise Unfit(f"unknown blame {blame!r}")
+    found = _fields_of(frame)
     return (
-        text_in(found, "code", _CODE_BYTES_MAX),
-        text_in(found, "message", CONTROL_BYTES_MAX, empty=True),
-        blame,
-        flag_in(found, "retriable"),
-        text_in(found, "help", CONTROL_BYTES_MAX, empty=True),
+        found.text("code", least=1, most=_CODE_BYTES_MAX),
+        found.text("message"),
+        found.one_of("blame", _BLAMES),
+        found.flag("retriable"),
+        found.text("help"),
     )

@@ -1,4 +1,4 @@
-"""Lists of values into column buffers. The usual lists (no nulls, ASCII keys) take a way that runs at C speed."""
+"""Encodes lists of values as column buffers. The usual lists (no nulls, ASCII keys) take a fast path at C speed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from pydanube.base.errors import BatchInvalid, BatchTooLarge
 from pydanube.base.limits import BATCH_ATTRIBUTES_MAX, BATCH_BYTES_MAX
-from pydanube.wire.columns import Kind, padded
-from pydanube.wire.lanes import bits_of
+from pydanube.wire.buffer_math import bits_of
+from pydanube.wire.columns import ColumnKind, padded
 
 _PADDING = tuple(b"\0" * (-size % 8) for size in range(8))
 _CODES = {4: "i", 8: "q"}
@@ -19,7 +19,7 @@ _Value = TypeVar("_Value")
 
 
 def padding(size: int) -> bytes:
-    """The zeros behind a buffer of `size` bytes."""
+    """The zeros that follow a buffer of `size` bytes."""
     return _PADDING[size & 7]
 
 
@@ -27,18 +27,18 @@ def bitmap(bits: int, count: int) -> bytes:
     return bits.to_bytes(padded((count + 7) // 8), "little")
 
 
-def _validity(values: Sequence[_Value | None]) -> tuple[Kind, list[bytes]]:
+def _validity(values: Sequence[_Value | None]) -> tuple[ColumnKind, list[bytes]]:
     """The kind of a column with these values, and its bitmap if it has one."""
     bits = bits_of("".join(["0" if value is None else "1" for value in values]))
     if not bits:
-        return Kind.ABSENT, []
+        return ColumnKind.ABSENT, []
     if bits.bit_count() == len(values):
-        return Kind.PLAIN, []
-    return Kind.NULLABLE, [bitmap(bits, len(values))]
+        return ColumnKind.PLAIN, []
+    return ColumnKind.NULLABLE, [bitmap(bits, len(values))]
 
 
 def _offsets(lengths: Iterable[int], count: int, total: int) -> list[bytes]:
-    """Offsets of values of these lengths, whose data has `total` bytes, and their padding."""
+    """The offsets of values with these lengths, which have `total` bytes together, and padding."""
     if total > BATCH_BYTES_MAX:
         raise BatchTooLarge(f"a column has {total} bytes; the maximum for a batch is {BATCH_BYTES_MAX}")
     buffer = pack(f"<{count + 1}i", *accumulate(lengths, initial=0))
@@ -53,10 +53,10 @@ def _strings(values: Sequence[bytes], data: bytes) -> list[bytes]:
     return parts
 
 
-def encode_bytes(values: Sequence[bytes | None]) -> tuple[Kind, list[bytes]]:
+def encode_bytes(values: Sequence[bytes | None]) -> tuple[ColumnKind, list[bytes]]:
     """A column of payloads."""
     try:
-        return Kind.PLAIN, _strings(values, b"".join(values))  # type: ignore[arg-type]  # a None raises
+        return ColumnKind.PLAIN, _strings(values, b"".join(values))  # type: ignore[arg-type]  # a None raises
     except TypeError:
         kind, parts = _validity(values)
     try:
@@ -66,14 +66,14 @@ def encode_bytes(values: Sequence[bytes | None]) -> tuple[Kind, list[bytes]]:
         raise BatchInvalid("a payload or key must be bytes or None") from None
 
 
-def encode_keys(values: Sequence[bytes | str | None]) -> tuple[Kind, list[bytes]]:
-    """A column of keys; text is kept as its UTF-8 bytes."""
+def encode_keys(values: Sequence[bytes | str | None]) -> tuple[ColumnKind, list[bytes]]:
+    """A column of keys; text is stored as UTF-8."""
     try:
         text = "".join(values)  # type: ignore[arg-type]  # anything but text raises
     except TypeError:
         pass
     else:
-        return Kind.PLAIN, _encode_text(values, text)  # type: ignore[arg-type]
+        return ColumnKind.PLAIN, _encode_text(values, text)  # type: ignore[arg-type]
     try:
         return encode_bytes([value.encode() if isinstance(value, str) else value for value in values])
     except UnicodeEncodeError:
@@ -92,7 +92,7 @@ def _encode_text(values: Sequence[str], text: str) -> list[bytes]:
     return _strings(encoded, b"".join(encoded))
 
 
-def encode_attributes(rows: Sequence[Mapping[str, str] | None]) -> tuple[Kind, list[bytes]]:
+def encode_attributes(rows: Sequence[Mapping[str, str] | None]) -> tuple[ColumnKind, list[bytes]]:
     """A column of maps from text to text."""
     kind, parts = _validity(rows)
     if not kind:
@@ -112,17 +112,17 @@ def encode_attributes(rows: Sequence[Mapping[str, str] | None]) -> tuple[Kind, l
         raise BatchInvalid("attributes must be None or a mapping from str to str") from None
 
 
-def encode_fixed(values: Sequence[int | None], width: int) -> tuple[Kind, list[bytes]]:
-    """A column of integers of `width` bytes; one value when all are the same."""
+def encode_fixed(values: Sequence[int | None], width: int) -> tuple[ColumnKind, list[bytes]]:
+    """A column of integers of `width` bytes; a single value if all are equal."""
     code = _CODES[width]
     first = values[0]
     try:
         if values.count(first) == len(values):
             if first is None:
-                return Kind.ABSENT, []
-            return Kind.CONSTANT, [pack(f"<{code}", first), padding(width)]
+                return ColumnKind.ABSENT, []
+            return ColumnKind.CONSTANT, [pack(f"<{code}", first), padding(width)]
         if None not in values:
-            return Kind.PLAIN, _integers(code, values, width)
+            return ColumnKind.PLAIN, _integers(code, values, width)
         kind, parts = _validity(values)
         return kind, parts + _integers(code, [value or 0 for value in values], width)
     except struct_error:

@@ -1,7 +1,7 @@
-"""Frames of the native protocol: a header of 20 bytes and a body, cut out of a stream of bytes and put into one.
+"""Frames of the native protocol, read from a stream of bytes and written to one: a header of 20 bytes and a body.
 
-Judges every header before a byte of its body is kept: who may send this kind now, and how long it may be. Never looks
-into a body (see `commands`) and owns no socket. The bytes are specified in `docs/internals/protocol.md`.
+Every header is checked before a byte of its body is kept: whether its sender may send this kind now, and how long it
+may be. Bodies are left to `commands`. The bytes are specified in `docs/internals/protocol.md`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pydanube.base.limits import (
     REASON_BYTES_MAX,
 )
 
-PREFACE = b"DANUBE1\n"  # the first bytes of a connection: one port can tell native, HTTP/1 and HTTP/2 apart
+PREFACE = b"DANUBE1\n"  # the first bytes of a connection, so that one port can serve HTTP/1 and HTTP/2 too
 FRAME_HEADER_BYTES = 20
 
-# u32 body length, u8 kind, u8 flags, u16 reserved, u32 channel, u64 request. Read with kind, flags and reserved as one
-# number, which is the kind as long as the others are zero.
+# u32 body length, u8 kind, u8 flags, u16 reserved, u32 channel, u64 request. Kind, flags and reserved are read as one
+# number, which equals the kind as long as the others are zero.
 HEADER = Struct("<IIIQ")
 
 Buffer = bytes | memoryview
-FRAMES_ANY = 1 << 62  # as many as there are
+FRAMES_ANY = 1 << 62  # no limit
 
 
-class Kind(IntEnum):
-    """What a frame is; the number on the wire."""
+class FrameKind(IntEnum):
+    """The kinds of frames, with their numbers on the wire."""
 
     HELLO = 1
     WELCOME = 2
@@ -68,7 +68,7 @@ class Side(Enum):
 
 
 class Frame(NamedTuple):
-    """One frame as it came; the body is a copy of its own, so that nothing else is kept alive by it."""
+    """One received frame. The body is a copy, so that it does not keep a larger buffer alive."""
 
     kind: int
     channel: int
@@ -76,67 +76,71 @@ class Frame(NamedTuple):
     body: bytes
 
 
-_FRAME_OF: Callable[[tuple[int, int, int, bytes]], Frame] = partial(tuple.__new__, Frame)  # half the time of Frame(…)
+_FRAME_OF: Callable[[tuple[int, int, int, bytes]], Frame] = partial(tuple.__new__, Frame)  # twice as fast as Frame(…)
 
-_ANY = FRAME_BYTES_MAX  # as long as the frame allows
-_BODY_BYTES_MAX: dict[Side, dict[Kind, int]] = {  # by who sends it, once the connection is open
+_ANY = FRAME_BYTES_MAX  # limited only by the frame
+_BODY_BYTES_MAX: dict[Side, dict[FrameKind, int]] = {  # by sender, once the connection is open
     Side.CLIENT: {
-        Kind.REQUEST: CONTROL_BYTES_MAX,
-        Kind.PUBLISH: _ANY,
-        Kind.GRANT: 8,
-        Kind.ACK: 16 + 16 * ACK_RANGES_MAX,
-        Kind.NACK: 20 + 16 * ACK_RANGES_MAX + REASON_BYTES_MAX,
-        Kind.TAKEN: 12 + 16 * ACK_RANGES_MAX,
-        Kind.PING: 0,
-        Kind.PONG: 0,
+        FrameKind.REQUEST: CONTROL_BYTES_MAX,
+        FrameKind.PUBLISH: _ANY,
+        FrameKind.GRANT: 8,
+        FrameKind.ACK: 16 + 16 * ACK_RANGES_MAX,
+        FrameKind.NACK: 20 + 16 * ACK_RANGES_MAX + REASON_BYTES_MAX,
+        FrameKind.TAKEN: 12 + 16 * ACK_RANGES_MAX,
+        FrameKind.PING: 0,
+        FrameKind.PONG: 0,
     },
     Side.BROKER: {
-        Kind.REPLY: CONTROL_BYTES_MAX,
-        Kind.ERROR: CONTROL_BYTES_MAX,
-        Kind.PUBLISHED: 10,
-        Kind.DELIVER: _ANY,
-        Kind.ACKED: 0,
-        Kind.RESET: 8,
-        Kind.RECALL: 12 + 16 * ACK_RANGES_MAX,
-        Kind.LIMIT: 8,
-        Kind.ACK_TIMEOUT: 8,
-        Kind.PING: 0,
-        Kind.PONG: 0,
-        Kind.CLOSED: CONTROL_BYTES_MAX,
-        Kind.BATCHES: _ANY,
+        FrameKind.REPLY: CONTROL_BYTES_MAX,
+        FrameKind.ERROR: CONTROL_BYTES_MAX,
+        FrameKind.PUBLISHED: 10,
+        FrameKind.DELIVER: _ANY,
+        FrameKind.ACKED: 0,
+        FrameKind.RESET: 8,
+        FrameKind.RECALL: 12 + 16 * ACK_RANGES_MAX,
+        FrameKind.LIMIT: 8,
+        FrameKind.ACK_TIMEOUT: 8,
+        FrameKind.PING: 0,
+        FrameKind.PONG: 0,
+        FrameKind.CLOSED: CONTROL_BYTES_MAX,
+        FrameKind.BATCHES: _ANY,
     },
 }
 _EARLY_BYTES_MAX = HELLO_FRAME_BYTES_MAX - FRAME_HEADER_BYTES
 _EARLY: dict[Side, dict[int, int]] = {  # before WELCOME
-    Side.CLIENT: {Kind.HELLO: _EARLY_BYTES_MAX},
-    Side.BROKER: {Kind.WELCOME: _EARLY_BYTES_MAX, Kind.ERROR: _EARLY_BYTES_MAX, Kind.CLOSED: _EARLY_BYTES_MAX},
+    Side.CLIENT: {FrameKind.HELLO: _EARLY_BYTES_MAX},
+    Side.BROKER: {
+        FrameKind.WELCOME: _EARLY_BYTES_MAX,
+        FrameKind.ERROR: _EARLY_BYTES_MAX,
+        FrameKind.CLOSED: _EARLY_BYTES_MAX,
+    },
 }
-_SENDER = {Side.CLIENT: Side.BROKER, Side.BROKER: Side.CLIENT}  # whose frames a side reads
+_SENDER = {Side.CLIENT: Side.BROKER, Side.BROKER: Side.CLIENT}  # the side whose frames each side reads
 
 
 def fault_of(sender: Side) -> type[ProtocolError]:
-    """The error for something that this side sent, or was about to."""
+    """The error class for something that this side sent or was about to send."""
     return ProtocolError if sender is Side.CLIENT else BrokerProtocolError
 
 
 def sender_of(kind: int) -> Side:
-    """Who sends frames of this kind; of those that both send, the client."""
+    """The side that sends frames of this kind; the client, if both do."""
     early, opened = _EARLY[Side.CLIENT], _BODY_BYTES_MAX[Side.CLIENT]
     return Side.CLIENT if kind in early or kind in opened else Side.BROKER
 
 
 @cache
 def _bounds(sender: Side, frame_bytes_max: int) -> dict[int, int]:
-    """The most bytes of a body by its kind; one table for all connections of a broker."""
+    """The maximum size of a body by kind. All connections of a broker share one table."""
     limit = frame_bytes_max - FRAME_HEADER_BYTES
     return {kind.value: min(most, limit) for kind, most in _BODY_BYTES_MAX[sender].items()}
 
 
 class FrameReader:
-    """Cuts what one side receives into frames, however the bytes were split on their way.
+    """Splits the bytes that one side receives into frames, however the network has divided them.
 
-    It keeps at most one unfinished frame, and of that only what has come. The broker's reader wants the preface first,
-    then HELLO, then nothing until `welcome` is called; the client's opens by itself with WELCOME.
+    It keeps at most one incomplete frame, and of that only the bytes received so far. The broker's reader expects the
+    preface, then HELLO, then nothing until `welcome` is called; the client's is open once WELCOME has arrived.
     """
 
     __slots__ = (
@@ -157,53 +161,53 @@ class FrameReader:
         if not FRAME_BYTES_MIN <= frame_bytes_max <= FRAME_BYTES_MAX:
             raise ValueError(f"frames must have {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX} bytes, not {frame_bytes_max}")
         self._sender = _SENDER[side]
-        self._preface = PREFACE if side is Side.BROKER else b""  # what is still to come of it
-        self._allowed = _EARLY[self._sender]  # kind -> the most bytes of its body; others may not come now
+        self._preface = PREFACE if side is Side.BROKER else b""  # what is still missing of it
+        self._allowed = _EARLY[self._sender]  # kind -> maximum size of its body; other kinds are not allowed now
         self._opened = _bounds(self._sender, frame_bytes_max)
-        self._begun = b""  # the start of a header, or the whole one while `_body` is being received
-        self._body: BytesIO | None = None  # grows with what comes, never with what was announced
+        self._begun = b""  # a part of a header, or the whole header while `_body` is being received
+        self._body: BytesIO | None = None  # grows with the bytes received, not with the announced length
         self._missing = 0
         self._skipping = False
-        self._rest = b""  # what came and was not looked at, as there were frames enough
+        self._rest = b""  # bytes received but not read, because `feed` returned enough frames
         self._fault: ProtocolError | None = None
-        self.before_fault: list[Frame] = []  # good frames of the very bytes that `feed` refused
+        self.before_fault: list[Frame] = []  # valid frames before the error in the bytes that `feed` refused
 
     @property
     def midway(self) -> bool:
-        """Whether more bytes must come before the stream may end."""
+        """Whether the stream would end within a frame or the preface."""
         return bool(self._begun or self._preface)
 
     @property
     def held(self) -> int:
-        """Bytes that it keeps of a frame whose body has not come whole."""
+        """How many bytes it keeps of an incomplete body."""
         return 0 if self._body is None else self._body.tell()
 
     @property
     def unfinished(self) -> tuple[int, int, int] | None:
-        """Kind, channel and request of that frame, if there is one."""
+        """Kind, channel and request of the frame with an incomplete body, if there is one."""
         return None if self._body is None else HEADER.unpack(self._begun)[1:]
 
     def skip(self) -> None:
-        """That frame is not wanted: what has come and comes of it is not kept, and it is not given out."""
+        """Discards the unfinished frame: its bytes so far, and those still to come."""
         self._body, self._skipping = BytesIO(), True
 
     def welcome(self) -> None:
-        """WELCOME was sent: from now on the client may send everything."""
+        """Call it after WELCOME was sent: from now on the client may send everything."""
         self._allowed = self._opened
 
     @property
     def more(self) -> bool:
-        """Whether `feed` stopped before the end of what came."""
+        """Whether `feed` has left bytes that were received."""
         return bool(self._rest)
 
     def keep(self, data: bytes) -> None:
-        """These bytes came, and are looked at when `feed` is called next."""
+        """Stores received bytes for the next call of `feed`."""
         self._rest += data
 
     def feed(self, data: bytes | bytearray | memoryview = b"", most: int = FRAMES_ANY) -> list[Frame]:
-        """The frames that these bytes complete, in order, and at most `most`. `data` may be reused afterwards.
+        """Returns the frames that these bytes complete, in order, at most `most`. `data` may be reused afterwards.
 
-        Raises `ProtocolError` at the first byte that cannot be right, and ever after.
+        Raises `ProtocolError` at the first invalid byte, and on every call after that.
         """
         if self._fault is not None:
             raise type(self._fault)(*self._fault.args)
@@ -216,7 +220,7 @@ class FrameReader:
                 at = self._resume(data, at, frames)
             self._cut(data, at, frames, most)
         except ProtocolError as fault:
-            self._fault = type(fault)(*fault.args)  # a raised one knows its frames, and by them this reader
+            self._fault = type(fault)(*fault.args)  # a new one: the traceback of the raised error refers to this reader
             self.before_fault = frames
             self._begun, self._body, self._rest = b"", None, b""
             raise
@@ -230,10 +234,10 @@ class FrameReader:
         return len(got)
 
     def _cut(self, data: bytes | bytearray | memoryview, at: int, frames: list[Frame], most: int) -> None:
-        """The whole frames from `at` on, in one turn of a loop each; keeps the start of the next, or the rest."""
+        """Appends the complete frames from `at` on, and keeps what follows them."""
         size = len(data)
         plain = type(data) is bytes
-        source: Any = data if plain else memoryview(data)  # both are cut without a copy of the rest
+        source: Any = data if plain else memoryview(data)  # slicing either does not copy the rest
         allowed, opened, unpack, frame_of = self._allowed, self._opened, HEADER.unpack_from, _FRAME_OF
         last = size - FRAME_HEADER_BYTES  # where the last whole header may start
         while at <= last:
@@ -260,7 +264,7 @@ class FrameReader:
             self._begun = bytes(source[at:])
 
     def _resume(self, data: bytes | bytearray | memoryview, at: int, frames: list[Frame]) -> int:
-        """Continues the frame that earlier bytes began; returns where the next one starts."""
+        """Continues the incomplete frame; returns where the next one starts."""
         if self._body is None:
             wanted = FRAME_HEADER_BYTES - len(self._begun)
             self._begun += bytes(data[at : at + wanted])
@@ -278,15 +282,15 @@ class FrameReader:
         if not self._missing:
             _, kind, channel, request = HEADER.unpack(self._begun)
             if not self._skipping:
-                frames.append(Frame(kind, channel, request, self._body.getvalue()))  # handed over, not copied
+                frames.append(Frame(kind, channel, request, self._body.getvalue()))  # does not copy
             self._begun, self._body, self._skipping = b"", None, False
             self._advance(kind)
         return end
 
     def _advance(self, kind: int) -> None:
-        if kind == Kind.HELLO:
-            self._allowed = {}  # nothing more until the broker has answered
-        elif kind == Kind.WELCOME:
+        if kind == FrameKind.HELLO:
+            self._allowed = {}  # nothing until the broker has answered
+        elif kind == FrameKind.WELCOME:
             self._allowed = self._opened
 
     def _refusal(self, length: int, word: int) -> ProtocolError:
@@ -304,11 +308,11 @@ class FrameReader:
         return fault(f"{_NAMES[kind]} must not come {when} WELCOME")
 
 
-_NAMES: dict[int, str] = {kind.value: kind.name for kind in Kind}
+_NAMES: dict[int, str] = {kind.value: kind.name for kind in FrameKind}
 
 
 def encode_frame(kind: int, channel: int, request: int, *parts: Buffer) -> list[Buffer]:
-    """The header and the parts of the body, to be written one after the other without a copy."""
+    """The header and the parts of the body, to be written one after the other without copying them."""
     length = sum(map(len, parts))
     if length > FRAME_BYTES_MAX - FRAME_HEADER_BYTES:
         raise fault_of(sender_of(kind))(f"{_NAMES.get(kind, kind)} with a body of {length} bytes does not fit a frame")

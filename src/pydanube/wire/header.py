@@ -1,6 +1,6 @@
-"""The 96 bytes in front of a batch's columns: the broker's stamp and the producer's header, and what they may say.
+"""The 96 bytes in front of a batch's columns: the broker's stamp and the producer's header, and their valid values.
 
-Nothing here looks at the columns. Every field is judged before any length in it is used to read or allocate. The
+Nothing here looks at the columns. Every field is checked before any length in it is used to read or allocate. The
 bytes are specified in `docs/internals/batch.md`.
 """
 
@@ -17,10 +17,10 @@ from pydanube.wire.columns import kinds_allowed
 
 STAMP_BYTES = 32
 HEADER_BYTES = 64
-PREFIX_BYTES = STAMP_BYTES + HEADER_BYTES  # what `length_of` needs to see
+PREFIX_BYTES = STAMP_BYTES + HEADER_BYTES  # what `length_of` needs
 MAGIC = int.from_bytes(b"DNB1", "little")
 VERSION = 1
-NUMBER_MAX = (1 << 63) - 1  # epochs, producer ids and times fit a signed 64-bit column everywhere they travel
+NUMBER_MAX = (1 << 63) - 1  # epochs, producer ids and times fit a signed 64-bit column, as in Parquet
 
 STAMP_FIELDS = Struct("<qqQII")  # base offset, append time, epoch, check, reserved
 _STAMP_HEAD = Struct("<qqQI")  # what the check covers: the stamp's fields and the content's checksum
@@ -41,7 +41,7 @@ CODECS = tuple(Codec)
 
 @dataclass(slots=True)
 class Header:
-    """The producer's 64 bytes, field by field and in their order."""
+    """The producer's 64 bytes, field by field and in order."""
 
     crc: int = 0
     magic: int = MAGIC
@@ -82,7 +82,7 @@ class Header:
         )
 
     def check(self) -> None:
-        """Raises unless every field is one that a batch of this version may have."""
+        """Raises unless every field is valid for a batch of this version."""
         if self.magic != MAGIC:
             raise BatchInvalid("not a batch: wrong magic")
         if self.version != VERSION:
@@ -124,12 +124,12 @@ class Header:
 
 
 def read_header(content: bytes) -> Header:
-    """The header at the start of `content`, which has at least 64 bytes; not judged yet."""
+    """The header at the start of `content`, which has at least 64 bytes. It is not checked yet."""
     return Header(*HEADER_FIELDS.unpack_from(content))
 
 
 def make_stamp(base_offset: int, append_time: int, epoch: int, content_crc: int) -> bytes:
-    """The check covers the content's own, so that a stamp holds for one content only."""
+    """The check covers the checksum of the content, so that a stamp is valid for one content only."""
     checked = _STAMP_HEAD.pack(base_offset, append_time, epoch, content_crc)
     return checked[:24] + _STAMP_TAIL.pack(crc32c(checked), 0)
 
@@ -139,7 +139,7 @@ def stamp_check(head: bytes, content_crc: int) -> int:
 
 
 def check_stamp(base_offset: int, append_time: int, epoch: int, count: int) -> None:
-    """Raises unless the three may stand in a stamp. Epoch 0 is "not stamped yet" and allows nothing else."""
+    """Raises unless the values are valid in a stamp. Epoch 0 means "not stamped yet": then all must be zero."""
     if epoch == 0:
         if base_offset or append_time:
             raise BatchInvalid("it has an offset or append time but no epoch")
@@ -152,9 +152,9 @@ def check_stamp(base_offset: int, append_time: int, epoch: int, count: int) -> N
 
 
 def length_of(prefix: bytes) -> int:
-    """How long the whole batch is that starts with these 96 bytes (more may follow).
+    """The length of the whole batch that starts with these 96 bytes (more may follow).
 
-    For scanners: every field is judged, no checksum is. Raises `BatchInvalid` or `BatchTooLarge`.
+    For scanners: checks every field, but no checksum. Raises `BatchInvalid` or `BatchTooLarge`.
     """
     if len(prefix) < PREFIX_BYTES:
         raise BatchInvalid(f"{len(prefix)} bytes are too few for the start of a batch")

@@ -1,7 +1,7 @@
-"""HTTP/1.1 requests, sans-IO (RFC 9112): bytes in, whole requests out, one at a time; answers as bytes.
+"""HTTP/1.1 requests, sans-IO (RFC 9112): bytes in, whole requests out, one at a time; responses as bytes.
 
-What could be read in two ways is refused, never guessed at: whoever stands in front may have read it the other way.
-Every length is held against its bound before a byte of it is kept. It owns no socket and knows no path.
+Ambiguous requests are refused, never interpreted: a proxy in front may have read them the other way. Every length is
+checked against its limit before any of those bytes are kept. Nothing here knows about sockets or paths.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _LINE = re.compile(rf"({_TOKEN}) ([\x21-\x7e]+) HTTP/1\.([01])")
 _NAME = re.compile(_TOKEN)
-_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # blanks around it are stripped: a pattern for them takes n³ steps
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # blanks are stripped separately: a pattern takes n³ steps
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _CHUNKED = -1  # instead of a length
 
 
-class Request(NamedTuple):
-    """`headers` have their names in lower case; one that may come several times is joined with commas."""
+class HttpRequest(NamedTuple):
+    """The names in `headers` are in lower case. The values of a repeated header are joined with commas."""
 
     method: str
     target: str
@@ -52,7 +52,7 @@ class _Head(NamedTuple):
     method: str
     target: str
     headers: dict[str, str]
-    minor: int  # of the version
+    minor: int  # version
     length: int  # of the body, or _CHUNKED
 
     @property
@@ -62,40 +62,40 @@ class _Head(NamedTuple):
 
 
 class RequestReader:
-    """`feed`, then `next` until it gives None. After an error it is done: the rest can no longer be told apart."""
+    """Call `feed`, then `next` until it returns None. It cannot continue after an error."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._searched = 0  # bytes of the buffer in which what is looked for is not
+        self._searched = 0  # bytes of the buffer that were searched in vain
         self._head: _Head | None = None
-        self._body = bytearray()  # of chunks
-        self._left = 0  # bytes of the chunk that is being read
+        self._body = bytearray()  # from chunks
+        self._left = 0  # missing bytes of the current chunk
         self._continue = False
         self._step: Callable[[], bool] = self._read_head
-        self._request: Request | None = None
-        self.more = False  # `next` stopped before the end of what came
+        self._request: HttpRequest | None = None
+        self.more = False  # `next` has left bytes that were received
 
     @property
     def held(self) -> int:
-        """Bytes in memory."""
+        """How many bytes it keeps in memory."""
         return len(self._buffer) + len(self._body)
 
     @property
     def in_body(self) -> bool:
-        """Whether a request has said what it is, and its body is still to come."""
+        """Whether the head of a request is complete, and its body is not."""
         return self._head is not None
 
     @property
     def started(self) -> bool:
-        """Whether a request has begun that is not whole yet."""
+        """Whether a part of a request was received."""
         return self._head is not None or bool(self._buffer)
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
-    def next(self, chunks: int | None = None) -> Request | None:
-        """The next whole request, if it is there. Stops after this many chunks of a body: then there is `more`."""
-        left = None if chunks is None else 2 * chunks  # each is a line and its data
+    def next(self, chunks: int | None = None) -> HttpRequest | None:
+        """The next complete request, if there is one. Stops after this many chunks of a body, and then sets `more`."""
+        left = None if chunks is None else 2 * chunks  # a chunk is a line and its data
         self.more = False
         while self._request is None and self._step():
             if left is not None:
@@ -107,14 +107,14 @@ class RequestReader:
         return request
 
     def wants_continue(self) -> bool:
-        """Whether the client waits to be told that its body is welcome. Says so once."""
+        """Whether the client waits for `100 Continue` before it sends its body. True only once per request."""
         wanted, self._continue = self._continue, False
         return wanted and not self._buffer
 
     # -- the head ------------------------------------------------------------------------------------------------------
 
     def _read_head(self) -> bool:
-        if self._buffer.startswith(b"\r\n"):  # one empty line is what some clients leave behind a body
+        if self._buffer.startswith(b"\r\n"):  # some clients send an empty line after a body
             del self._buffer[:2]
         looked = self._searched
         end = self._find(b"\r\n\r\n", HTTP_HEAD_BYTES_MAX)
@@ -134,7 +134,7 @@ class RequestReader:
         return True
 
     def _check_beginning(self, looked: int) -> None:
-        """What is there so far may be wrong or too long already."""
+        """Refuses an incomplete head that is already invalid or too long."""
         if _BARE_LF.search(self._buffer, looked):
             raise HttpRequestInvalid("a line ends in LF without CR")
         line = self._buffer.find(b"\r\n", 0, HTTP_LINE_BYTES_MAX + 2)
@@ -180,7 +180,7 @@ class RequestReader:
         return True
 
     def _read_trailers(self) -> bool:
-        """They are read as headers are, and mean nothing here."""
+        """Trailers are checked like headers, and ignored."""
         if self._buffer.startswith(b"\r\n"):
             del self._buffer[:2]
             return self._done(bytes(self._body))
@@ -195,7 +195,7 @@ class RequestReader:
     def _done(self, body: bytes) -> bool:
         head = self._head
         assert head is not None
-        self._request = Request(head.method, head.target, head.headers, body, head.keep_alive)
+        self._request = HttpRequest(head.method, head.target, head.headers, body, head.keep_alive)
         self._head, self._continue, self._step = None, False, self._read_head
         self._body.clear()
         return True
@@ -203,7 +203,7 @@ class RequestReader:
     # -- the buffer ----------------------------------------------------------------------------------------------------
 
     def _find(self, mark: bytes, most: int) -> int | None:
-        """Where the mark is, if it is within the first so many bytes. Looks at no byte twice."""
+        """The position of the mark within the first `most` bytes, if it is there. No byte is searched twice."""
         at = self._buffer.find(mark, self._searched, most + len(mark))
         if at < 0:
             self._searched = max(0, min(len(self._buffer), most) - len(mark) + 1)
@@ -212,7 +212,7 @@ class RequestReader:
         return at
 
     def _take(self, count: int, behind: int) -> bytes:
-        """The first so many bytes; some behind them go too."""
+        """Removes and returns the first `count` bytes; `behind` more bytes are dropped."""
         taken = bytes(memoryview(self._buffer)[:count])
         del self._buffer[: count + behind]
         self._searched = 0
@@ -236,14 +236,14 @@ def _head_of(lines: list[str]) -> _Head:
 
 
 def _fields_of(lines: list[str]) -> dict[str, str]:
-    """Headers by name. Those that say where the request ends, or whom it is for, come once."""
+    """Headers by name. Those that decide where the request ends, or who it is for, must not be repeated."""
     if len(lines) > HTTP_HEADERS_MAX:
         raise HttpHeadTooLarge(f"there are {len(lines)} headers; the maximum is {HTTP_HEADERS_MAX}")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
-            # a name with spaces, a folded line, a line that ends in LF alone
+            # such as a name with spaces, a folded line, or a line that ends in LF without CR
             raise HttpRequestInvalid(f"not a valid header: {line[:50]!r}")
         name, value = name.lower(), value.strip(" \t")
         if name not in headers:
@@ -281,7 +281,7 @@ def response(
     keep_alive: bool,
     body: bool = True,
 ) -> bytes:
-    """An answer. Without `body` it is one to HEAD: the same headers, and nothing behind them."""
+    """A response. Without `body` it answers HEAD: the same headers, and no content."""
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
     if status != HTTPStatus.NO_CONTENT:
         lines += [f"Content-Type: {content_type}", f"Content-Length: {len(content)}"]

@@ -1,6 +1,7 @@
-"""The JSON objects in control frames: bounded in size and depth, without duplicate names, and checked field by field.
+"""The JSON objects in control frames: bounded in size and depth, and without duplicate names.
 
-Whatever the bytes, `read_object` gives a dict or raises `Unfit` with a sentence; the caller knows whose fault it is.
+Whatever the bytes, `read_object` returns a dict or raises `MalformedBody` with a sentence. The caller decides whose
+fault it is.
 """
 
 from __future__ import annotations
@@ -16,36 +17,36 @@ from pydanube.base.limits import CONTROL_BYTES_MAX, JSON_DEPTH_MAX, JSON_OBJECTS
 
 NUMBER_MAX = (1 << 64) - 1
 NUMBER_MIN = -(1 << 63)
-_DIGITS_MAX = 20  # of a number that may lie between the two; looked at before it is converted
+_DIGITS_MAX = 20  # of a number in this range; checked before it is converted
 
 Object = dict[str, Any]
 
 
-class Unfit(ValueError):
-    """A body or a field that is not as the protocol wants it; becomes a `ProtocolError`."""
+class MalformedBody(ValueError):
+    """A body or one of its fields violates the protocol; the caller turns this into a `ProtocolError`."""
 
 
 def _whole(digits: str) -> int:
     if len(digits) > _DIGITS_MAX or not NUMBER_MIN <= (number := int(digits)) <= NUMBER_MAX:
-        raise Unfit("a number has more than 64 bits")
+        raise MalformedBody("a number has more than 64 bits")
     return number
 
 
 def _fraction(digits: str) -> float:
     number = float(digits)
     if not isfinite(number):
-        raise Unfit("a number is too large")
+        raise MalformedBody("a number is too large")
     return number
 
 
 def _constant(name: str) -> float:
-    raise Unfit(f"{name} is not valid JSON")
+    raise MalformedBody(f"{name} is not valid JSON")
 
 
 def _members(pairs: list[tuple[str, Any]]) -> Object:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Unfit("a name is given twice in one object")
+        raise MalformedBody("a name is given twice in one object")
     return found
 
 
@@ -54,124 +55,78 @@ _DECODER = json.JSONDecoder(
 )
 _PLAIN_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_float=_fraction, parse_constant=_constant)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_LONG = re.compile("[0-9]{19}")  # a number that may have more than 64 bits; looking for it is cheaper than each number
+_LONG = re.compile("[0-9]{19}")  # may have more than 64 bits; one search is cheaper than checking each number
 _BRACKETS = bytes.maketrans(b"[{]}", b"\2\2\0\0")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[{]}")
 _SURROGATE = re.compile(r"\\u[dD]")
 
 
 def read_object(body: bytes, bytes_max: int = CONTROL_BYTES_MAX, values_max: int | None = None) -> Object:
-    """The one object that these bytes are. With `values_max` it has about as many values at most, however small.
+    """Reads the bytes as one object. `values_max` limits how many values it has, approximately.
 
-    Then it also has no more objects and lists than `JSON_OBJECTS_MAX`, as each is dear.
+    It then has at most `JSON_OBJECTS_MAX` objects and lists too, because each of them takes much memory.
     """
     if len(body) > bytes_max:
-        raise Unfit(f"the JSON has {len(body)} bytes; the maximum is {bytes_max}")
+        raise MalformedBody(f"the JSON has {len(body)} bytes; the maximum is {bytes_max}")
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
-        raise Unfit("the text is not UTF-8") from None
+        raise MalformedBody("the text is not UTF-8") from None
     _check_shape(text, values_max)
     try:
         value = (_DECODER if _LONG.search(text) else _PLAIN_DECODER).decode(text)
     except json.JSONDecodeError as error:
-        raise Unfit(f"not valid JSON: {error.msg} at character {error.pos}") from None
+        raise MalformedBody(f"not valid JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
-        raise Unfit(f"the JSON is nested more than {JSON_DEPTH_MAX} levels deep") from None
+        raise MalformedBody(f"the JSON is nested more than {JSON_DEPTH_MAX} levels deep") from None
     if not isinstance(value, dict):
-        raise Unfit("not a JSON object")
+        raise MalformedBody("not a JSON object")
     if _SURROGATE.search(text):
         _check_text(value)
     return value
 
 
 def write_object(value: Object) -> bytes:
-    """The bytes that `read_object` reads as this value."""
+    """The JSON of a value, as `read_object` reads it."""
     try:
         text = _ENCODER.encode(value)
         body = text.encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
-        raise Unfit(f"cannot be written as JSON: {error}") from None
+        raise MalformedBody(f"cannot be written as JSON: {error}") from None
     if len(body) > CONTROL_BYTES_MAX:
-        raise Unfit(f"the JSON has {len(body)} bytes; the maximum is {CONTROL_BYTES_MAX}")
+        raise MalformedBody(f"the JSON has {len(body)} bytes; the maximum is {CONTROL_BYTES_MAX}")
     _check_shape(text)
     return body
 
 
 def _check_shape(text: str, values_max: int | None = None) -> None:
-    """What the decoder would make many small things of, or a deep stack, is refused before."""
+    """Refuses text from which the decoder would build too many small objects, or a deep stack, before it does so."""
     opened = text.count("{") + text.count("[")
     if opened <= JSON_DEPTH_MAX and (values_max is None or text.count(",") <= values_max):
         return
     if values_max is not None and text.count('"') - text.count('\\"') > 4 * values_max:
-        raise Unfit(f"the JSON has more than about {values_max} values")
+        raise MalformedBody(f"the JSON has more than about {values_max} values")
     bare = _without_strings(text)
     if values_max is not None and bare.count(b",") > values_max:
-        raise Unfit(f"the JSON has more than {values_max} values")
+        raise MalformedBody(f"the JSON has more than {values_max} values")
     if values_max is not None and bare.count(b"{") + bare.count(b"[") > JSON_OBJECTS_MAX:
-        raise Unfit(f"the JSON has more than {JSON_OBJECTS_MAX} objects and lists")
+        raise MalformedBody(f"the JSON has more than {JSON_OBJECTS_MAX} objects and lists")
     brackets = bare.translate(_BRACKETS, _NO_BRACKETS)
-    if max(map(sub, accumulate(brackets), count(1)), default=0) > JSON_DEPTH_MAX:  # opened 2, closed 0, less 1 for each
-        raise Unfit(f"the JSON is nested more than {JSON_DEPTH_MAX} levels deep")
+    # The nesting depth: an opening bracket counts 2, a closing one 0, and each 1 less.
+    if max(map(sub, accumulate(brackets), count(1)), default=0) > JSON_DEPTH_MAX:
+        raise MalformedBody(f"the JSON is nested more than {JSON_DEPTH_MAX} levels deep")
 
 
 def _without_strings(text: str) -> bytes:
-    """What is between the strings, of text that is JSON; of other text anything: it is refused later."""
+    """The text between the strings, if it is valid JSON. Otherwise it may be anything: such text is refused later."""
     if "\\" in text:
         text = text.replace("\\\\", "").replace('\\"', "")
     return "".join(text.split('"')[::2]).encode()
 
 
 def _check_text(value: Object) -> None:
-    """Half a surrogate pair, written as an escape, is no character: nobody could write it down again."""
+    """Refuses half a surrogate pair, written as an escape: it is not a character and cannot be encoded."""
     try:
         _ENCODER.encode(value).encode("utf-8")
     except UnicodeEncodeError:
-        raise Unfit("a string has half a surrogate pair") from None
-
-
-# -- fields ----------------------------------------------------------------------------------------------------------
-
-
-def text_in(value: Object, name: str, bytes_max: int, *, empty: bool = False) -> str:
-    found = _there(value, name)
-    if not isinstance(found, str):
-        raise Unfit(f"{name!r} must be a string")
-    size = len(found.encode("utf-8"))
-    if size > bytes_max:
-        raise Unfit(f"{name!r} has {size} bytes; the maximum is {bytes_max}")
-    if not found and not empty:
-        raise Unfit(f"{name!r} is empty")
-    return found
-
-
-def number_in(value: Object, name: str, least: int, most: int) -> int:
-    found = _there(value, name)
-    if type(found) is not int:  # True is an int to Python, and to nobody else
-        raise Unfit(f"{name!r} must be a whole number")
-    if not least <= found <= most:
-        raise Unfit(f"{name!r} must be {least} to {most}, not {found}")
-    return found
-
-
-def flag_in(value: Object, name: str) -> bool:
-    found = _there(value, name)
-    if not isinstance(found, bool):
-        raise Unfit(f"{name!r} must be true or false")
-    return found
-
-
-def texts_in(value: Object, name: str, count_max: int, bytes_max: int) -> tuple[str, ...]:
-    found = _there(value, name)
-    if not isinstance(found, list):
-        raise Unfit(f"{name!r} must be a list")
-    if len(found) > count_max:
-        raise Unfit(f"{name!r} has {len(found)} entries; the maximum is {count_max}")
-    return tuple(text_in({name: entry}, name, bytes_max) for entry in found)
-
-
-def _there(value: Object, name: str) -> Any:
-    try:
-        return value[name]
-    except KeyError:
-        raise Unfit(f"{name!r} is missing") from None
+        raise MalformedBody("a string has half a surrogate pair") from None

@@ -1,4 +1,4 @@
-"""Compression of a batch's packed section. Nothing is unpacked to a size that was not judged first."""
+"""Compression of a batch's packed section. Sizes are checked before anything is unpacked."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pydanube.base.limits import BATCH_RAW_BYTES_MAX, LZ4_FRONT_BYTES_MAX, LZ4_J
 from pydanube.wire.header import Codec
 
 ZSTD_LEVEL = 3
-FRAME_HEAD_BYTES_MAX = 18  # of a zstd frame: what `check_claims` looks at
+FRAME_HEAD_BYTES_MAX = 18  # of a zstd frame; all that `check_claims` needs
 _LZ4_MATCH_BYTES_MIN = 4
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_WINDOW_BYTES_MAX = 1 << BATCH_RAW_BYTES_MAX.bit_length()  # zstd's own windows are powers of two
 
 
 def pack(raw: bytes, codec: Codec) -> tuple[Codec, bytes]:
-    """The section compressed, or as it is when that does not make it smaller."""
+    """The compressed section, or the original one if compression does not make it smaller."""
     if not raw or codec == Codec.NONE:
         return Codec.NONE, raw
     if codec == Codec.LZ4:
         packed: bytes = lz4.block.compress(raw, store_size=False)
     else:
-        packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(raw)  # one a call: they may not be shared
+        packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(raw)  # not thread-safe, so one per call
     return (codec, packed) if len(packed) < len(raw) else (Codec.NONE, raw)
 
 
 def check_claims(packed: bytes, codec: Codec, raw_bytes: int) -> None:
-    """Raises if a section cannot unpack to so much, by what it says itself. Nothing is unpacked; lz4 says nothing."""
+    """Raises if the zstd frame header contradicts the batch header. Nothing is unpacked; lz4 blocks have no header."""
     if codec != Codec.ZSTD:
         return
     if not packed.startswith(_ZSTD_MAGIC):
@@ -42,7 +42,7 @@ def check_claims(packed: bytes, codec: Codec, raw_bytes: int) -> None:
 
 
 def unpack(packed: bytes, codec: Codec, raw_bytes: int) -> bytes:
-    """The section as it was. `raw_bytes` is the header's, already held against the limits."""
+    """The uncompressed section. `raw_bytes` is from the header, and was checked against the limits."""
     raw = _unpack_lz4(packed, raw_bytes) if codec == Codec.LZ4 else _unpack_zstd(packed, raw_bytes)
     if len(raw) != raw_bytes:
         raise BatchInvalid("a section does not unpack to the size in its header")
@@ -50,10 +50,10 @@ def unpack(packed: bytes, codec: Codec, raw_bytes: int) -> bytes:
 
 
 def unpack_front(packed: bytes, codec: Codec, raw_bytes: int, size: int) -> bytes:
-    """The first `size` bytes of a section, without unpacking more than that takes.
+    """The first `size` bytes of a section, without unpacking more than necessary.
 
-    The library cannot stop within an lz4 block: a short front is unpacked here, a long one with the whole block, which
-    is refused where that is large.
+    The library cannot stop within an lz4 block. So a short front is unpacked here, and a long one with the whole block,
+    which is refused if it is large.
     """
     if codec == Codec.LZ4:
         if size <= LZ4_FRONT_BYTES_MAX:
@@ -75,7 +75,7 @@ def unpack_front(packed: bytes, codec: Codec, raw_bytes: int, size: int) -> byte
 
 
 def _lz4_front(packed: bytes, size: int) -> bytes:
-    """The first bytes of an lz4 block: literals, and copies of what came before, until there are enough."""
+    """The first `size` bytes of an lz4 block, which consists of literals and copies of earlier bytes."""
     front, at = bytearray(), 0
     try:
         while len(front) < size:
@@ -98,9 +98,9 @@ def _lz4_front(packed: bytes, size: int) -> bytes:
 
 
 def _lz4_length(packed: bytes, at: int, length: int) -> tuple[int, int]:
-    """A length that begins with four bits and continues in bytes while they are full, and where it ends.
+    """Reads a length of four bits that continues in further bytes while they are 255; returns it and where it ends.
 
-    Of one that is longer than any front no more is read than that.
+    A length beyond any front is not read to its end.
     """
     if length == 15:
         end = at

@@ -1,4 +1,4 @@
-"""What must be true of a connection after every call: its bounds, and sums that agree with their parts."""
+"""The invariants of a connection after every call: its limits, and sums that agree with their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of raw bytes for the tests of the HTTP/2 core: frames as they lie on the wire, and what came back."""
+"""A client for tests of HTTP/2 that sends raw bytes, valid or not, and parses what the server writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydanube.wire.http2.connection import ServerConnection
 from pydanube.wire.http2.events import ConnectionEnded, Event, StreamReset
 from pydanube.wire.http2.fields import block_of
-from pydanube.wire.http2.frames import HEADER, PREFACE, ErrorCode, Kind
+from pydanube.wire.http2.frames import HEADER, PREFACE, ErrorCode, FrameType
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -35,11 +35,11 @@ def raw(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 def headers(stream: int, fields: Fields | bytes = GET, *, end: bool = True, flags: int = END_HEADERS) -> bytes:
     block = fields if isinstance(fields, bytes) else block_of(fields)
-    return raw(Kind.HEADERS, flags | (END_STREAM if end else 0), stream, block)
+    return raw(FrameType.HEADERS, flags | (END_STREAM if end else 0), stream, block)
 
 
 def data(stream: int, payload: bytes = b"", *, end: bool = False, flags: int = 0) -> bytes:
-    return raw(Kind.DATA, flags | (END_STREAM if end else 0), stream, payload)
+    return raw(FrameType.DATA, flags | (END_STREAM if end else 0), stream, payload)
 
 
 def number(value: int) -> bytes:
@@ -47,15 +47,15 @@ def number(value: int) -> bytes:
 
 
 def window_update(stream: int, size: int) -> bytes:
-    return raw(Kind.WINDOW_UPDATE, 0, stream, number(size))
+    return raw(FrameType.WINDOW_UPDATE, 0, stream, number(size))
 
 
 def rst_stream(stream: int, code: int = ErrorCode.CANCEL) -> bytes:
-    return raw(Kind.RST_STREAM, 0, stream, number(code))
+    return raw(FrameType.RST_STREAM, 0, stream, number(code))
 
 
 def settings(*pairs: tuple[int, int]) -> bytes:
-    return raw(Kind.SETTINGS, 0, 0, b"".join(key.to_bytes(2, "big") + number(value) for key, value in pairs))
+    return raw(FrameType.SETTINGS, 0, 0, b"".join(key.to_bytes(2, "big") + number(value) for key, value in pairs))
 
 
 def frames_of(output: bytes) -> list[Sent]:
@@ -71,12 +71,12 @@ def frames_of(output: bytes) -> list[Sent]:
 
 
 class Peer:
-    """A client and the connection it talks to. The greeting is over unless told otherwise."""
+    """A client and the connection to its server. By default the handshake is over."""
 
     def __init__(self, *, greeted: bool = True) -> None:
         self.server = ServerConnection()
         self.now = 0
-        self.written = b""  # by the server, all of it
+        self.written = b""  # everything that the server wrote
         if greeted:
             assert self.say(PREFACE, EMPTY_SETTINGS) == []
             self.heard()
@@ -85,19 +85,19 @@ class Peer:
         return self.server.receive(b"".join(parts), self.now)
 
     def heard(self) -> list[Sent]:
-        """What the server wrote since the last time."""
+        """The frames that the server wrote since the last call."""
         output = b"".join(self.server.take_output())
         self.written += output
         return frames_of(output)
 
     def fails(self, *parts: bytes) -> ErrorCode:
-        """Says what must end the connection: its code, and that it is told to both sides."""
+        """Sends bytes that must end the connection, checks that both sides know, and returns the error code."""
         events = self.say(*parts)
         assert events, "nothing happened"
         last = events[-1]
         assert isinstance(last, ConnectionEnded), events
         goaway = self.heard()[-1]
-        assert (goaway.kind, goaway.stream) == (Kind.GOAWAY, 0)
+        assert (goaway.kind, goaway.stream) == (FrameType.GOAWAY, 0)
         assert goaway.payload[4:8] == number(last.error.error_code)
         assert self.server.ended
         assert self.server.streams == 0
@@ -105,10 +105,10 @@ class Peer:
         return ErrorCode(last.error.error_code)
 
     def resets(self, stream: int, *parts: bytes) -> ErrorCode:
-        """Says what must end one stream and leave the connection alone: the code of the reset."""
+        """Sends bytes that must end one stream and not the connection, and returns the code of the reset."""
         events = self.say(*parts)
         assert not self.server.ended, events
-        sent = [frame for frame in self.heard() if frame.kind == Kind.RST_STREAM]
+        sent = [frame for frame in self.heard() if frame.kind == FrameType.RST_STREAM]
         assert [frame.stream for frame in sent] == [stream], sent
         code = int.from_bytes(sent[0].payload, "big")
         told = [event.code for event in events if isinstance(event, StreamReset)]
@@ -118,5 +118,5 @@ class Peer:
         return ErrorCode(code)
 
     def is_alive(self) -> None:
-        assert self.say(raw(Kind.PING, 0, 0, b"01234567")) == []
-        assert self.heard()[-1] == Sent(Kind.PING, ACK, 0, b"01234567")
+        assert self.say(raw(FrameType.PING, 0, 0, b"01234567")) == []
+        assert self.heard()[-1] == Sent(FrameType.PING, ACK, 0, b"01234567")

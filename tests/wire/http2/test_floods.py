@@ -1,4 +1,4 @@
-"""RFC 9113, section 10.5: what is cheap for a client and dear for a server is counted, and allowed in measure."""
+"""RFC 9113, section 10.5: actions that are cheap for a client and expensive for a server are limited."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from pydanube.base.limits import (
     HTTP2_RESETS_PER_SECOND,
     HTTP2_STREAMS_MAX,
     MIB,
+    SECOND,
 )
 from pydanube.wire.http2.allowance import Allowance
 from pydanube.wire.http2.events import ConnectionEnded
-from pydanube.wire.http2.frames import ErrorCode, Kind
+from pydanube.wire.http2.frames import ErrorCode, FrameType
 from wire.http2.peer import ACK, OK_BLOCK, POST, Peer, data, headers, raw, rst_stream, settings, window_update
 
-SECOND = 1_000_000
-
 IDLE: dict[str, Callable[[int], bytes]] = {
-    "PING": lambda _: raw(Kind.PING, 0, 0, b"12345678"),
-    "PING ack": lambda _: raw(Kind.PING, ACK, 0, b"12345678"),
+    "PING": lambda _: raw(FrameType.PING, 0, 0, b"12345678"),
+    "PING ack": lambda _: raw(FrameType.PING, ACK, 0, b"12345678"),
     "SETTINGS": lambda _: settings((4, 100)),
-    "SETTINGS ack": lambda _: raw(Kind.SETTINGS, ACK, 0),
-    "PRIORITY": lambda at: raw(Kind.PRIORITY, 0, at + 1, bytes(5)),
+    "SETTINGS ack": lambda _: raw(FrameType.SETTINGS, ACK, 0),
+    "PRIORITY": lambda at: raw(FrameType.PRIORITY, 0, at + 1, bytes(5)),
     "empty DATA": lambda _: data(1),
     "DATA of padding": lambda _: data(1, b"\x01\0", flags=8),
-    "GOAWAY": lambda _: raw(Kind.GOAWAY, 0, 0, bytes(8)),
+    "GOAWAY": lambda _: raw(FrameType.GOAWAY, 0, 0, bytes(8)),
     "unknown": lambda _: raw(0xFA, 0, 0),
 }
 RESETS: dict[str, Callable[[int], bytes]] = {
@@ -45,7 +44,7 @@ RESETS: dict[str, Callable[[int], bytes]] = {
 
 
 def frames_until_the_end(peer: Peer, make: Callable[[int], bytes], most: int) -> int:
-    """How many of them the connection survives."""
+    """How many of these frames the connection survives."""
     for at in range(most):
         events = peer.say(make(2 * at + 3))
         if events and isinstance(events[-1], ConnectionEnded):
@@ -69,14 +68,14 @@ def test_rfc9113_10_5_a_flood_of_resets_ends_the_connection(name: str) -> None:
     assert HTTP2_RESETS_MAX // 2 <= survived <= HTTP2_RESETS_MAX
 
 
-def test_a_client_may_ping_and_cancel_for_ever_in_measure() -> None:
+def test_a_client_may_ping_and_cancel_forever_at_a_moderate_rate() -> None:
     peer = Peer()
     for at in range(2 * HTTP2_RESETS_MAX):
         peer.now += SECOND // HTTP2_RESETS_PER_SECOND
         peer.say(headers(2 * at + 1), rst_stream(2 * at + 1))
     for _ in range(2 * HTTP2_IDLE_FRAMES_MAX):
         peer.now += SECOND // HTTP2_IDLE_FRAMES_PER_SECOND
-        peer.say(raw(Kind.PING, 0, 0, b"12345678"))
+        peer.say(raw(FrameType.PING, 0, 0, b"12345678"))
     peer.is_alive()
 
 
@@ -85,7 +84,7 @@ def test_a_client_may_ping_for_each_frame_of_data_that_it_gets() -> None:
     peer.say(window_update(0, MIB), window_update(0, MIB), headers(1))
     for _ in range(2 * HTTP2_IDLE_FRAMES_MAX):
         peer.server.send_data(1, b"x")
-        peer.say(raw(Kind.PING, 0, 0, b"12345678"), window_update(1, 1))
+        peer.say(raw(FrameType.PING, 0, 0, b"12345678"), window_update(1, 1))
     peer.is_alive()
 
 
@@ -97,7 +96,7 @@ def test_a_client_that_leaves_may_cancel_everything_at_once() -> None:
     peer.is_alive()
 
 
-def test_a_clock_that_runs_backwards_takes_no_allowance_away() -> None:
+def test_a_clock_that_runs_backwards_does_not_reduce_an_allowance() -> None:
     allowance = Allowance(2, 1)
     assert allowance.take(10 * SECOND)
     assert allowance.take(0)
@@ -113,19 +112,19 @@ def test_an_allowance_does_not_grow_when_the_clock_runs_backwards() -> None:
     assert not allowance.take(11 * SECOND + 1)
 
 
-def test_rfc9113_10_5_empty_continuations_do_not_go_on_for_ever() -> None:
+def test_rfc9113_10_5_empty_continuations_are_limited() -> None:
     peer = Peer()
-    peer.say(headers(1, b"\x82", flags=0), *[raw(Kind.CONTINUATION, 0, 1)] * HTTP2_CONTINUATIONS_MAX)
-    assert peer.fails(raw(Kind.CONTINUATION, 0, 1)) == ErrorCode.ENHANCE_YOUR_CALM
+    peer.say(headers(1, b"\x82", flags=0), *[raw(FrameType.CONTINUATION, 0, 1)] * HTTP2_CONTINUATIONS_MAX)
+    assert peer.fails(raw(FrameType.CONTINUATION, 0, 1)) == ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_rfc9113_10_5_a_header_block_does_not_grow_for_ever() -> None:
+def test_rfc9113_10_5_a_header_block_is_limited() -> None:
     peer = Peer()
     piece = b"\x00\x01a\x01b" * 3_000
     count = HTTP2_HEADER_BLOCK_BYTES_MAX // len(piece)
-    peer.say(headers(1, piece, flags=0), *[raw(Kind.CONTINUATION, 0, 1, piece)] * (count - 1))
+    peer.say(headers(1, piece, flags=0), *[raw(FrameType.CONTINUATION, 0, 1, piece)] * (count - 1))
     assert not peer.server.ended
-    assert peer.fails(raw(Kind.CONTINUATION, 0, 1, piece)) == ErrorCode.ENHANCE_YOUR_CALM
+    assert peer.fails(raw(FrameType.CONTINUATION, 0, 1, piece)) == ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_a_client_that_asks_and_never_reads_holds_bounded_memory() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pydanube.base.limits import HTTP2_CONNECTION_WINDOW_BYTES
-from pydanube.wire.http2.frames import ErrorCode, Kind, Setting
+from pydanube.wire.http2.frames import ErrorCode, FrameType, Setting
 from wire.http2.bounds import MESSAGE_BYTES_MAX, check_bounds
 from wire.http2.peer import END_STREAM, OK_BLOCK, POST, Peer, data, headers, rst_stream, window_update
 from wire.http2.peer import settings as settings_frame
@@ -22,8 +22,8 @@ growth = st.sampled_from([1, 100, 10_000, 65_535, 300_000])
 class Model:
     """One stream as its client sees it."""
 
-    window: int  # what the server may still send
-    credit: int = 65_535  # what the client may still send
+    window: int  # how much the server may still send
+    credit: int = 65_535  # how much the client may still send
     sent: bytearray = field(default_factory=bytearray)  # by the server's host
     came: bytearray = field(default_factory=bytearray)
     held: int = 0  # by the server's host
@@ -32,7 +32,7 @@ class Model:
 
 
 class Flow(RuleBasedStateMachine):
-    """A client and a host do as they like, within what they may."""
+    """A client and a host that do anything they are allowed to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,12 +146,12 @@ class Flow(RuleBasedStateMachine):
         stream.held += len(payload) - (padding + 1 if padded else 0)
         self.peer.say(data(number, body, flags=8 if padded else 0))
 
-    # -- what must hold
+    # -- checks
 
     def listen(self) -> None:
-        """What the client learns, and that the server kept to its windows."""
+        """Updates what the client knows, and checks that the server kept to the windows."""
         for sent in self.peer.heard():
-            if sent.kind == Kind.WINDOW_UPDATE:
+            if sent.kind == FrameType.WINDOW_UPDATE:
                 size = int.from_bytes(sent.payload, "big")
                 if not sent.stream:
                     self.credit += size
@@ -160,12 +160,12 @@ class Flow(RuleBasedStateMachine):
             stream = self.streams.get(sent.stream)
             if stream is None:
                 continue
-            if sent.kind == Kind.DATA:
+            if sent.kind == FrameType.DATA:
                 stream.came += sent.payload
                 stream.window -= len(sent.payload)
                 self.window -= len(sent.payload)
                 assert not sent.payload or (stream.window >= 0 and self.window >= 0), "beyond the window"
-            stream.ended |= sent.kind in (Kind.DATA, Kind.HEADERS) and bool(sent.flags & END_STREAM)
+            stream.ended |= sent.kind in (FrameType.DATA, FrameType.HEADERS) and bool(sent.flags & END_STREAM)
         for number, stream in list(self.streams.items()):
             assert stream.sent.startswith(stream.came), "in order, and nothing else"
             if stream.ended:
@@ -181,7 +181,7 @@ class Flow(RuleBasedStateMachine):
         assert self.peer.server.streams == len(self.streams)
 
     def teardown(self) -> None:
-        """A client that reads at last gets everything, and whoever waits for room to send gets it."""
+        """A client that reads in the end gets everything, and every stream that waits for room gets it."""
         self.resume()
         for at in range(len(self.streams)):
             self.grow_stream(at, 1 << 24)

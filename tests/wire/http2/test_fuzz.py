@@ -1,4 +1,4 @@
-"""Bytes nobody meant: only typed outcomes, the same however the bytes were cut, and all bounds kept."""
+"""Random bytes: only typed outcomes, the same however the bytes are split, within all limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ conversations = st.lists(likely | frames, max_size=30).map(b"".join)
 
 
 def listen(peer: Peer, pieces: list[bytes], *, answers: bool = False) -> list[Event]:
-    """All events, from a host that answers what has ended, or does nothing."""
+    """All events of a host that answers complete requests, or does nothing."""
     found: list[Event] = []
     for piece in pieces:
         events = peer.say(piece)
@@ -53,7 +53,7 @@ def listen(peer: Peer, pieces: list[bytes], *, answers: bool = False) -> list[Ev
 
 
 def story(events: list[Event]) -> dict[int, list[Any]]:
-    """What happened on each stream, without where its data was cut."""
+    """What happened on each stream, however its data was split."""
     streams: dict[int, list[Any]] = {}
     for event in events:
         seen = streams.setdefault(event.stream, [])

@@ -49,7 +49,7 @@ def test_a_call_has_the_content_type_of_grpc(kind: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [b"", b"application/json", b"application/grpc-web", b"xapplication/grpc"])
-def test_another_content_type_is_no_call(kind: bytes) -> None:
+def test_another_content_type_is_not_a_call(kind: bytes) -> None:
     assert not is_call(call(content_type=kind))
     assert not is_call(call())
     assert fields_of(NOT_GRPC)[b":status"] == b"415"
@@ -76,7 +76,7 @@ def test_a_deadline_is_read_in_microseconds(text: bytes, microseconds: int) -> N
 
 
 @pytest.mark.parametrize("text", [b"", b"S", b"1", b"1s", b"-1S", b"1 S", b"123456789S", b"1.5S", b"1SS"])
-def test_a_deadline_that_is_none_is_refused(text: bytes) -> None:
+def test_an_invalid_deadline_is_refused(text: bytes) -> None:
     with pytest.raises(GrpcCallInvalid):
         timeout_of(call(grpc_timeout=text))
 
@@ -112,7 +112,7 @@ def test_any_bytes_give_messages_or_a_typed_error(pieces: list[bytes]) -> None:
         pass
 
 
-def test_what_is_missing_of_a_message_is_known_from_its_prefix_on() -> None:
+def test_the_missing_bytes_of_a_message_are_known_from_its_prefix() -> None:
     reader = MessageReader()
     reader.feed(framed(bytes(100))[:4])
     assert reader.missing == 0

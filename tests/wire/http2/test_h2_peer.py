@@ -1,4 +1,4 @@
-"""The core against a client that others wrote: the `h2` library, which checks all that we send."""
+"""Our server against the `h2` library as a client, which checks everything we send."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World:
         self.client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         self.server = ServerConnection()
         self.handler = handler
-        self.reads = True  # the client gives back what it received
+        self.reads = True  # the client acknowledges what it receives
         self.heard: dict[int, list[Event]] = {}
         self.client.initiate_connection()
         if client_settings:
@@ -58,7 +58,7 @@ class World:
         return stream
 
     def send(self, stream: int, body: bytes, *, end: bool) -> None:
-        """As the server's windows allow it."""
+        """Sends data as far as the server's windows allow."""
         while body:
             size = min(self.client.local_flow_control_window(stream), self.client.max_outbound_frame_size, len(body))
             if not size:
@@ -72,7 +72,7 @@ class World:
             self.client.end_stream(stream)
 
     def run(self) -> None:
-        """Until nobody has anything to say."""
+        """Exchanges bytes until neither side has anything to send."""
         while True:
             to_server = self.client.data_to_send()
             for event in self.server.receive(to_server, 0) if to_server else []:
@@ -94,7 +94,7 @@ class World:
 
 
 class Echo:
-    """Answers each call with its own messages, or what is made of them, once they have come whole."""
+    """Answers each complete call with its own messages, or a function of them."""
 
     def __init__(self, answer: Callable[[bytes], bytes] = bytes) -> None:
         self.answer = answer
@@ -113,7 +113,7 @@ class Echo:
 
 
 def greet(server: ServerConnection, event: ours.Event) -> None:
-    """Begins an answer and leaves it open."""
+    """Begins a response and leaves it open."""
     if isinstance(event, ours.RequestReceived):
         server.respond(event.stream, HEAD)
 

@@ -1,4 +1,4 @@
-"""RFC 7541: header blocks as a decoder must read them, when they may be remembered, and what our own look like."""
+"""RFC 7541: how header blocks are decoded, when they may be cached, and what our own look like."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def extra(head: Head) -> dict[bytes, bytes]:
 
 
 def remembered(decoder: HeadDecoder, block: bytes) -> bool:
-    """Whether the block is not decoded again: only what is remembered is the very same object."""
+    """Whether the block is cached: only then is the same object returned."""
     return decoder.request(block) is decoder.request(block)
 
 
@@ -36,7 +36,7 @@ def remembered(decoder: HeadDecoder, block: bytes) -> bool:
     [
         b"\x80",  # 6.1: index 0
         b"\xbe",  # 2.3.3: beyond both tables
-        b"\xff\xff\xff\xff\xff\xff\xff\x7f",  # 5.1: a number without bounds
+        b"\xff\xff\xff\xff\xff\xff\xff\x7f",  # 5.1: a number that is too large
         b"\xff",  # 5.1: a number that does not end
         b"\x00\x05ab",  # 5.2: a string that does not end
         b"\x00\x01a\x05b",
@@ -44,13 +44,13 @@ def remembered(decoder: HeadDecoder, block: bytes) -> bool:
         b"\x00\x01a\x84\xff\xff\xff\xff",  # 5.2: the end-of-string symbol
         b"\x00\x01a\x81\x00",  # 5.2: padding that is not of ones
         b"\x3f\xe2\x1f",  # 6.3: a table of 4,097 bytes
-        START + b"\x20",  # 4.2: a size that changes behind the first field
+        START + b"\x20",  # 4.2: a size that changes after the first field
         b"\x7e\x01x",  # 6.2.1: a name beyond the tables
         b"\x40",
         b"\x00\x7f",
     ],
 )
-def test_rfc7541_what_cannot_be_decoded_ends_the_connection(block: bytes) -> None:
+def test_rfc7541_a_block_that_cannot_be_decoded_ends_the_connection(block: bytes) -> None:
     assert Peer().fails(headers(1, block)) == ErrorCode.COMPRESSION_ERROR
 
 
@@ -87,7 +87,7 @@ def test_rfc7541_4_2_sizes_change_twice_at_most() -> None:
         HeadDecoder().request(b"\x20\x20\x20" + START)
 
 
-def test_rfc7541_6_2_literals_with_and_without_a_place_in_the_table() -> None:
+def test_rfc7541_6_2_literals_with_and_without_indexing() -> None:
     decoder = HeadDecoder()
     without = START + b"\x00\x01a\x01b" + b"\x10\x01c\x01d" + b"\x0f\x10\x01e"
     assert extra(decoder.request(without)) == {b"a": b"b", b"c": b"d", b"content-type": b"e"}
@@ -113,7 +113,7 @@ def test_a_block_that_changes_the_table_is_decoded_each_time(block: bytes) -> No
 
 
 @pytest.mark.parametrize("change", [START + b"\x40\x01c\x01d", b"\x20" + START])
-def test_what_is_remembered_is_forgotten_when_the_table_changes(change: bytes) -> None:
+def test_the_memo_is_cleared_when_the_table_changes(change: bytes) -> None:
     decoder = HeadDecoder()
     decoder.request(START + ADD)
     assert extra(decoder.request(START + FIRST)) == {b"a": b"b"}
@@ -201,7 +201,7 @@ def test_the_table_keeps_its_entries_and_not_the_blocks_they_came_in() -> None:
 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.binary(max_size=20_000)), max_size=4))
 @settings(max_examples=100, deadline=None)
-def test_our_blocks_mean_what_they_say_and_need_no_table(fields: list[tuple[bytes, bytes]]) -> None:
+def test_our_blocks_decode_to_their_fields_without_a_table(fields: list[tuple[bytes, bytes]]) -> None:
     decoder = Decoder(max_header_list_size=1 << 20)
     block = block_of([(b":status", b"200"), *fields])
     assert list(decoder.decode(block, raw=True)) == [(b":status", b"200"), *fields]

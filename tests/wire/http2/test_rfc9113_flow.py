@@ -1,4 +1,4 @@
-"""RFC 9113, sections 5.2 and 6.9: flow control both ways. A client that does not read stalls itself and nobody else."""
+"""RFC 9113, sections 5.2 and 6.9: flow control both ways. A client that does not read only stalls itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydanube.base.limits import (
     MIB,
 )
 from pydanube.wire.http2.events import StreamReset
-from pydanube.wire.http2.frames import NUMBER_MAX, ErrorCode, Kind, Setting
+from pydanube.wire.http2.frames import NUMBER_MAX, ErrorCode, FrameType, Setting
 from wire.http2.peer import (
     END_STREAM,
     OK_BLOCK,
@@ -34,7 +34,7 @@ FRAME = 16_384
 
 
 def uploading(peer: Peer, *streams: int) -> None:
-    """Requests whose bodies are still to come."""
+    """Sends requests whose bodies follow later."""
     peer.say(*(headers(stream, POST, end=False) for stream in streams))
     peer.heard()
 
@@ -43,13 +43,13 @@ def bodies(sent: list[Sent]) -> dict[int, bytes]:
     """The data of each stream."""
     found: dict[int, bytes] = {}
     for frame in sent:
-        if frame.kind == Kind.DATA:
+        if frame.kind == FrameType.DATA:
             found[frame.stream] = found.get(frame.stream, b"") + frame.payload
     return found
 
 
 def fill(peer: Peer, stream: int, size: int) -> list[Sent]:
-    """Sends a body of so many bytes, in frames."""
+    """Sends a body of `size` bytes, in frames."""
     while size:
         peer.say(data(stream, bytes(min(size, FRAME))))
         size -= min(size, FRAME)
@@ -79,11 +79,11 @@ def test_rfc9113_5_2_1_whole_answers_use_up_the_connections_window() -> None:
     peer.heard()
     for stream in (1, 3, 5, 7):
         peer.server.answer(stream, OK_BLOCK, bytes(FRAME), OK_BLOCK)
-    assert sum(len(frame.payload) for frame in peer.heard() if frame.kind == Kind.DATA) == WINDOW
+    assert sum(len(frame.payload) for frame in peer.heard() if frame.kind == FrameType.DATA) == WINDOW
     assert peer.server.streams == 1
 
 
-def test_rfc9113_6_9_1_the_end_comes_behind_what_waits() -> None:
+def test_rfc9113_6_9_1_the_end_follows_the_queued_data() -> None:
     peer = Peer()
     peer.say(settings((Setting.INITIAL_WINDOW_SIZE, 2)), headers(1), headers(3), headers(5))
     peer.heard()
@@ -98,10 +98,10 @@ def test_rfc9113_6_9_1_the_end_comes_behind_what_waits() -> None:
     peer.say(window_update(1, 1), window_update(3, 1), window_update(5, 1))
     sent = peer.heard()
     assert [(frame.stream, frame.kind, frame.flags & END_STREAM) for frame in sent] == [
-        (1, Kind.DATA, 0),
-        (1, Kind.HEADERS, 1),
-        (3, Kind.DATA, 1),
-        (5, Kind.DATA, 1),
+        (1, FrameType.DATA, 0),
+        (1, FrameType.HEADERS, 1),
+        (3, FrameType.DATA, 1),
+        (5, FrameType.DATA, 1),
     ]
     assert peer.server.streams == 0
 
@@ -147,7 +147,7 @@ def test_rfc9113_6_9_2_a_window_that_shrinks_stops_a_stream_that_waited_for_the_
 
 
 @pytest.mark.parametrize("stream", [0, 1])
-def test_rfc9113_6_9_a_window_does_not_grow_by_nothing(stream: int) -> None:
+def test_rfc9113_6_9_a_window_does_not_grow_by_zero(stream: int) -> None:
     peer = Peer()
     uploading(peer, 1)
     ends = peer.resets if stream else lambda _, *parts: peer.fails(*parts)
@@ -172,13 +172,13 @@ def test_rfc9113_6_9_2_settings_may_not_push_a_window_beyond_2_gib() -> None:
 
 
 def test_rfc9113_6_9_window_update_has_four_bytes() -> None:
-    assert Peer().fails(raw(Kind.WINDOW_UPDATE, 0, 0, b"\0\0\x01")) == ErrorCode.FRAME_SIZE_ERROR
+    assert Peer().fails(raw(FrameType.WINDOW_UPDATE, 0, 0, b"\0\0\x01")) == ErrorCode.FRAME_SIZE_ERROR
 
 
 def test_streams_that_wait_for_the_connection_take_turns() -> None:
     peer = Peer()
     uploading(peer, 1, 3, 5)
-    peer.server.send_data(1, bytes(WINDOW))  # the connection's window is gone
+    peer.server.send_data(1, bytes(WINDOW))  # the window of the connection is used up
     peer.say(window_update(1, MIB))
     for stream in (1, 3, 5):
         peer.server.send_data(stream, bytes(3 * FRAME))
@@ -231,7 +231,7 @@ def test_all_streams_together_are_bounded_and_named_when_there_is_room() -> None
     full = [stream for stream in streams if not peer.server.room(stream)]
     assert full == streams
     peer.server.answer(streams[-1], OK_BLOCK, b"x", OK_BLOCK)
-    assert peer.heard()[-1] == Sent(Kind.RST_STREAM, 0, streams[-1], number(ErrorCode.ENHANCE_YOUR_CALM))
+    assert peer.heard()[-1] == Sent(FrameType.RST_STREAM, 0, streams[-1], number(ErrorCode.ENHANCE_YOUR_CALM))
     gone = HTTP2_QUEUE_BYTES_MAX // 2 // HTTP2_STREAM_QUEUE_BYTES_MAX + 2
     for stream in streams[:gone]:
         peer.server.reset(stream, ErrorCode.CANCEL)
@@ -240,7 +240,7 @@ def test_all_streams_together_are_bounded_and_named_when_there_is_room() -> None
     assert all(peer.server.room(stream) for stream in woken)
 
 
-def test_what_waits_of_a_stream_that_is_gone_is_gone() -> None:
+def test_the_queue_of_a_closed_stream_is_dropped() -> None:
     peer = Peer()
     uploading(peer, 1, 3)
     peer.server.send_data(1, bytes(WINDOW))
@@ -251,7 +251,7 @@ def test_what_waits_of_a_stream_that_is_gone_is_gone() -> None:
     assert peer.heard() == []
 
 
-def test_a_socket_that_takes_no_more_is_a_slow_reader() -> None:
+def test_a_full_socket_is_treated_like_a_slow_reader() -> None:
     peer = Peer()
     uploading(peer, 1, 3)
     peer.server.pause()
@@ -274,33 +274,33 @@ def test_rfc9113_5_2_more_than_a_streams_window_ends_the_stream() -> None:
     assert peer.resets(1, data(1, b"x")) == ErrorCode.FLOW_CONTROL_ERROR
 
 
-def test_rfc9113_6_9_the_connections_window_is_given_back_whoever_holds_the_data() -> None:
+def test_rfc9113_6_9_the_connections_window_is_returned_on_receipt() -> None:
     peer = Peer()
     sent: list[Sent] = []
     for stream in range(1, 2 * (HTTP2_CONNECTION_WINDOW_BYTES // 2 // WINDOW + 2), 2):
         uploading(peer, stream)
         sent += fill(peer, stream, WINDOW)
-    assert [(frame.kind, frame.stream) for frame in sent] == [(Kind.WINDOW_UPDATE, 0)]
+    assert [(frame.kind, frame.stream) for frame in sent] == [(FrameType.WINDOW_UPDATE, 0)]
     assert int.from_bytes(sent[0].payload, "big") > HTTP2_CONNECTION_WINDOW_BYTES // 2
 
 
-def test_rfc9113_6_9_data_of_streams_that_are_gone_counts_for_the_connection() -> None:
+def test_rfc9113_6_9_data_of_closed_streams_counts_for_the_connection() -> None:
     peer = Peer()
     uploading(peer, 1)
     peer.server.reset(1, ErrorCode.CANCEL)
     peer.heard()
     sent = fill(peer, 1, HTTP2_CONNECTION_WINDOW_BYTES // 2 + FRAME)
-    assert [(frame.kind, frame.stream) for frame in sent] == [(Kind.WINDOW_UPDATE, 0)]
+    assert [(frame.kind, frame.stream) for frame in sent] == [(FrameType.WINDOW_UPDATE, 0)]
 
 
-def test_rfc9113_6_9_what_is_consumed_is_given_back_in_large_pieces() -> None:
+def test_rfc9113_6_9_consumed_data_is_returned_in_large_pieces() -> None:
     peer = Peer()
     uploading(peer, 1)
     fill(peer, 1, 60_000)
     peer.server.data_consumed(1, 30_000)
     assert peer.heard() == []
     peer.server.data_consumed(1, 30_000)
-    assert peer.heard() == [Sent(Kind.WINDOW_UPDATE, 0, 1, number(60_000))]
+    assert peer.heard() == [Sent(FrameType.WINDOW_UPDATE, 0, 1, number(60_000))]
 
 
 def test_rfc9113_6_9_a_request_that_has_ended_needs_no_window() -> None:
@@ -331,7 +331,7 @@ def test_a_large_message_is_given_room_for_all_of_it() -> None:
     peer.server.expect(1, 1_000)
     assert peer.heard() == [], "it fits"
     peer.server.expect(1, MIB)
-    assert peer.heard() == [Sent(Kind.WINDOW_UPDATE, 0, 1, number(MIB - WINDOW))]
+    assert peer.heard() == [Sent(FrameType.WINDOW_UPDATE, 0, 1, number(MIB - WINDOW))]
     assert fill(peer, 1, MIB) == []
     assert peer.resets(1, data(1, b"x")) == ErrorCode.FLOW_CONTROL_ERROR
 
@@ -350,10 +350,10 @@ def test_large_messages_that_do_not_fit_together_come_one_after_the_other() -> N
     peer.server.data_consumed(3, FRAME)
     assert peer.heard() == [], "a part of it is not enough"
     peer.server.answer(1, OK_BLOCK, b"", OK_BLOCK)
-    assert [frame.stream for frame in peer.heard() if frame.kind == Kind.WINDOW_UPDATE] == [9]
+    assert [frame.stream for frame in peer.heard() if frame.kind == FrameType.WINDOW_UPDATE] == [9]
 
 
-def test_room_that_was_given_is_free_when_the_message_is_consumed() -> None:
+def test_reserved_room_is_free_when_the_message_is_consumed() -> None:
     peer = Peer()
     uploading(peer, 1, 3)
     peer.server.expect(1, HTTP2_RESERVED_BYTES_MAX)

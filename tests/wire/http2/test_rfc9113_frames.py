@@ -7,7 +7,7 @@ import pytest
 from pydanube.base.limits import HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX
 from pydanube.wire.http2.events import DataReceived, RequestReceived
 from pydanube.wire.http2.fields import block_of
-from pydanube.wire.http2.frames import PREFACE, ErrorCode, Kind, Setting, settings_of
+from pydanube.wire.http2.frames import PREFACE, ErrorCode, FrameType, Setting, settings_of
 from wire.http2.peer import (
     ACK,
     EMPTY_SETTINGS,
@@ -29,7 +29,7 @@ from wire.http2.peer import (
     window_update,
 )
 
-PING = raw(Kind.PING, 0, 0, b"12345678")
+PING = raw(FrameType.PING, 0, 0, b"12345678")
 
 
 # -- 3 and 4: starting, and frames -----------------------------------------------------------------------------------
@@ -38,9 +38,9 @@ PING = raw(Kind.PING, 0, 0, b"12345678")
 def test_rfc9113_3_4_the_server_speaks_first_with_settings() -> None:
     peer = Peer(greeted=False)
     first, second = peer.heard()
-    assert (first.kind, first.flags, first.stream) == (Kind.SETTINGS, 0, 0)
+    assert (first.kind, first.flags, first.stream) == (FrameType.SETTINGS, 0, 0)
     assert settings_of(first.payload)[Setting.MAX_CONCURRENT_STREAMS] == HTTP2_STREAMS_MAX
-    assert second == Sent(Kind.WINDOW_UPDATE, 0, 0, number(HTTP2_CONNECTION_WINDOW_BYTES - 65_535))
+    assert second == Sent(FrameType.WINDOW_UPDATE, 0, 0, number(HTTP2_CONNECTION_WINDOW_BYTES - 65_535))
 
 
 @pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nXX", b"DANUBE1\n", b"\x16\x03\x01"])
@@ -56,7 +56,7 @@ def test_rfc9113_3_4_the_preface_may_come_byte_by_byte() -> None:
     peer.is_alive()
 
 
-@pytest.mark.parametrize("first", [PING, headers(1), raw(Kind.SETTINGS, ACK, 0), raw(0xFA, 0, 0)])
+@pytest.mark.parametrize("first", [PING, headers(1), raw(FrameType.SETTINGS, ACK, 0), raw(0xFA, 0, 0)])
 def test_rfc9113_3_4_the_first_frame_is_settings(first: bytes) -> None:
     assert Peer(greeted=False).fails(PREFACE, first) == ErrorCode.PROTOCOL_ERROR
 
@@ -70,28 +70,28 @@ def test_rfc9113_4_1_the_reserved_bit_of_a_stream_is_ignored() -> None:
 def test_rfc9113_4_1_flags_without_a_meaning_are_ignored() -> None:
     peer = Peer()
     peer.say(
-        raw(Kind.PING, 0xFE, 0, b"12345678"),
-        raw(Kind.SETTINGS, 0xFE, 0),
+        raw(FrameType.PING, 0xFE, 0, b"12345678"),
+        raw(FrameType.SETTINGS, 0xFE, 0),
         headers(1, end=False, flags=0xD2 | END_HEADERS),
     )
-    assert [sent.kind for sent in peer.heard()] == [Kind.PING, Kind.SETTINGS]
+    assert [sent.kind for sent in peer.heard()] == [FrameType.PING, FrameType.SETTINGS]
     assert peer.say(data(1, b"x", flags=0xF6)) == [DataReceived(1, b"x", False)]
 
 
-def test_rfc9113_4_1_unknown_kinds_are_ignored() -> None:
+def test_rfc9113_4_1_unknown_types_are_ignored() -> None:
     peer = Peer()
     assert peer.say(raw(0x0A, 0xFF, 0, b"x"), raw(0xFA, 0xFF, 5, b"x" * 100)) == []
     peer.is_alive()
 
 
-def test_rfc9113_4_2_frames_of_16384_bytes_are_taken() -> None:
+def test_rfc9113_4_2_frames_of_16384_bytes_are_accepted() -> None:
     peer = Peer()
     peer.say(headers(1, POST, end=False))
     assert peer.say(data(1, b"x" * 16_384)) == [DataReceived(1, b"x" * 16_384, False)]
 
 
-@pytest.mark.parametrize("kind", [Kind.DATA, Kind.HEADERS, Kind.SETTINGS, Kind.PING, 0xFA])
-def test_rfc9113_4_2_larger_frames_end_the_connection_before_they_have_come(kind: int) -> None:
+@pytest.mark.parametrize("kind", [FrameType.DATA, FrameType.HEADERS, FrameType.SETTINGS, FrameType.PING, 0xFA])
+def test_rfc9113_4_2_larger_frames_end_the_connection_before_they_are_received(kind: int) -> None:
     peer = Peer()
     peer.say(headers(1, POST, end=False))
     header = (16_385).to_bytes(3, "big") + bytes([kind, 0]) + number(1)
@@ -99,7 +99,8 @@ def test_rfc9113_4_2_larger_frames_end_the_connection_before_they_have_come(kind
 
 
 @pytest.mark.parametrize(
-    "between", [PING, data(1, b"x"), headers(3), raw(Kind.CONTINUATION, 4, 3), raw(0xFA, 0, 0), window_update(0, 1)]
+    "between",
+    [PING, data(1, b"x"), headers(3), raw(FrameType.CONTINUATION, 4, 3), raw(0xFA, 0, 0), window_update(0, 1)],
 )
 def test_rfc9113_4_3_a_header_block_is_not_interrupted(between: bytes) -> None:
     block = block_of(GET)
@@ -117,7 +118,7 @@ def test_rfc9113_4_3_1_a_smaller_header_table_is_acknowledged_in_the_next_header
     assert sent == [b"\x20" + OK_BLOCK, OK_BLOCK, b"x", OK_BLOCK]
 
 
-def test_rfc9113_4_3_1_that_holds_for_a_whole_answer_too() -> None:
+def test_rfc9113_4_3_1_a_whole_answer_acknowledges_it_too() -> None:
     peer = Peer()
     peer.say(headers(1), settings((Setting.HEADER_TABLE_SIZE, 100)))
     peer.heard()
@@ -180,13 +181,13 @@ def test_rfc9113_6_3_priority_is_read_and_ignored_in_any_state() -> None:
     peer.server.respond(1, OK_BLOCK, end=True)
     peer.heard()
     for stream in (1, 3, 2, 101):
-        assert peer.say(raw(Kind.PRIORITY, 0, stream, b"\0\0\0\x01\x10")) == []
+        assert peer.say(raw(FrameType.PRIORITY, 0, stream, b"\0\0\0\x01\x10")) == []
     peer.is_alive()
 
 
 def test_rfc9113_6_3_priority_of_no_stream_or_of_another_size_ends_the_connection() -> None:
-    assert Peer().fails(raw(Kind.PRIORITY, 0, 0, b"\0\0\0\x01\x10")) == ErrorCode.PROTOCOL_ERROR
-    assert Peer().fails(raw(Kind.PRIORITY, 0, 1, b"\0\0\0\x01")) == ErrorCode.FRAME_SIZE_ERROR
+    assert Peer().fails(raw(FrameType.PRIORITY, 0, 0, b"\0\0\0\x01\x10")) == ErrorCode.PROTOCOL_ERROR
+    assert Peer().fails(raw(FrameType.PRIORITY, 0, 1, b"\0\0\0\x01")) == ErrorCode.FRAME_SIZE_ERROR
 
 
 # -- 6.4 to 6.8 and 6.10 ---------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ def test_rfc9113_6_3_priority_of_no_stream_or_of_another_size_ends_the_connectio
 def test_rfc9113_6_4_rst_stream_of_no_stream_idle_stream_or_wrong_size_ends_the_connection() -> None:
     assert Peer().fails(rst_stream(0)) == ErrorCode.PROTOCOL_ERROR
     assert Peer().fails(rst_stream(1)) == ErrorCode.PROTOCOL_ERROR
-    assert Peer().fails(headers(1), raw(Kind.RST_STREAM, 0, 1, b"\0\0\0")) == ErrorCode.FRAME_SIZE_ERROR
+    assert Peer().fails(headers(1), raw(FrameType.RST_STREAM, 0, 1, b"\0\0\0")) == ErrorCode.FRAME_SIZE_ERROR
 
 
 def test_rfc9113_6_5_settings_are_acknowledged_in_order() -> None:
@@ -207,9 +208,9 @@ def test_rfc9113_6_5_settings_are_acknowledged_in_order() -> None:
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
-        (raw(Kind.SETTINGS, 0, 1), ErrorCode.PROTOCOL_ERROR),
-        (raw(Kind.SETTINGS, 0, 0, b"\0\x01\0\0\0"), ErrorCode.FRAME_SIZE_ERROR),
-        (raw(Kind.SETTINGS, ACK, 0, b"\0\x01\0\0\0\0"), ErrorCode.FRAME_SIZE_ERROR),
+        (raw(FrameType.SETTINGS, 0, 1), ErrorCode.PROTOCOL_ERROR),
+        (raw(FrameType.SETTINGS, 0, 0, b"\0\x01\0\0\0"), ErrorCode.FRAME_SIZE_ERROR),
+        (raw(FrameType.SETTINGS, ACK, 0, b"\0\x01\0\0\0\0"), ErrorCode.FRAME_SIZE_ERROR),
         (settings((Setting.ENABLE_PUSH, 2)), ErrorCode.PROTOCOL_ERROR),
         (settings((Setting.INITIAL_WINDOW_SIZE, 1 << 31)), ErrorCode.FLOW_CONTROL_ERROR),
         (settings((Setting.MAX_FRAME_SIZE, 16_383)), ErrorCode.PROTOCOL_ERROR),
@@ -229,46 +230,46 @@ def test_rfc9113_6_5_2_unknown_settings_are_ignored_and_the_last_of_two_counts()
 
 
 def test_rfc9113_6_6_a_client_cannot_push() -> None:
-    assert Peer().fails(headers(1), raw(Kind.PUSH_PROMISE, END_HEADERS, 1, number(2))) == ErrorCode.PROTOCOL_ERROR
+    assert Peer().fails(headers(1), raw(FrameType.PUSH_PROMISE, END_HEADERS, 1, number(2))) == ErrorCode.PROTOCOL_ERROR
 
 
 def test_rfc9113_6_7_ping_comes_back_and_its_echo_does_not() -> None:
     peer = Peer()
-    peer.say(PING, raw(Kind.PING, ACK, 0, b"87654321"))
-    assert peer.heard() == [Sent(Kind.PING, ACK, 0, b"12345678")]
+    peer.say(PING, raw(FrameType.PING, ACK, 0, b"87654321"))
+    assert peer.heard() == [Sent(FrameType.PING, ACK, 0, b"12345678")]
     peer.server.ping()
-    assert [sent.kind for sent in peer.heard()] == [Kind.PING]
+    assert [sent.kind for sent in peer.heard()] == [FrameType.PING]
 
 
 def test_rfc9113_6_7_ping_of_a_stream_or_of_another_size_ends_the_connection() -> None:
-    assert Peer().fails(raw(Kind.PING, 0, 1, b"12345678")) == ErrorCode.PROTOCOL_ERROR
-    assert Peer().fails(raw(Kind.PING, 0, 0, b"1234567")) == ErrorCode.FRAME_SIZE_ERROR
+    assert Peer().fails(raw(FrameType.PING, 0, 1, b"12345678")) == ErrorCode.PROTOCOL_ERROR
+    assert Peer().fails(raw(FrameType.PING, 0, 0, b"1234567")) == ErrorCode.FRAME_SIZE_ERROR
 
 
 def test_rfc9113_6_8_a_clients_goaway_lets_its_streams_end() -> None:
     peer = Peer()
-    peer.say(headers(1), raw(Kind.GOAWAY, 0, 0, number(0) + number(0) + b"bye"))
+    peer.say(headers(1), raw(FrameType.GOAWAY, 0, 0, number(0) + number(0) + b"bye"))
     peer.server.respond(1, OK_BLOCK, end=True)
-    assert peer.heard() == [Sent(Kind.HEADERS, END_HEADERS | END_STREAM, 1, OK_BLOCK)]
+    assert peer.heard() == [Sent(FrameType.HEADERS, END_HEADERS | END_STREAM, 1, OK_BLOCK)]
 
 
 def test_rfc9113_6_8_goaway_of_a_stream_or_too_short_ends_the_connection() -> None:
-    assert Peer().fails(raw(Kind.GOAWAY, 0, 1, bytes(8))) == ErrorCode.PROTOCOL_ERROR
-    assert Peer().fails(raw(Kind.GOAWAY, 0, 0, bytes(7))) == ErrorCode.FRAME_SIZE_ERROR
+    assert Peer().fails(raw(FrameType.GOAWAY, 0, 1, bytes(8))) == ErrorCode.PROTOCOL_ERROR
+    assert Peer().fails(raw(FrameType.GOAWAY, 0, 0, bytes(7))) == ErrorCode.FRAME_SIZE_ERROR
 
 
 def test_rfc9113_6_10_a_block_may_come_in_pieces_and_keeps_the_flags_of_its_headers() -> None:
     block = block_of(GET)
-    pieces = [raw(Kind.CONTINUATION, 0, 1, block[at : at + 3]) for at in range(3, len(block), 3)]
+    pieces = [raw(FrameType.CONTINUATION, 0, 1, block[at : at + 3]) for at in range(3, len(block), 3)]
     peer = Peer()
     assert peer.say(headers(1, block[:3], flags=0), *pieces) == []
-    (event,) = peer.say(raw(Kind.CONTINUATION, END_HEADERS, 1))
+    (event,) = peer.say(raw(FrameType.CONTINUATION, END_HEADERS, 1))
     assert isinstance(event, RequestReceived)
     assert (event.stream, event.ended, event.head.path) == (1, True, b"/")
 
 
 def test_rfc9113_6_10_continuation_of_nothing_ends_the_connection() -> None:
-    block = raw(Kind.CONTINUATION, END_HEADERS, 1, block_of(GET))
+    block = raw(FrameType.CONTINUATION, END_HEADERS, 1, block_of(GET))
     assert Peer().fails(block) == ErrorCode.PROTOCOL_ERROR
     assert Peer().fails(headers(1, end=False), block) == ErrorCode.PROTOCOL_ERROR
     assert Peer().fails(headers(1, end=False), data(1, b"x"), block) == ErrorCode.PROTOCOL_ERROR

@@ -1,4 +1,4 @@
-"""RFC 9113, section 8: what makes a request malformed. A malformed request is a fault of its stream."""
+"""RFC 9113, section 8: what makes a request malformed. A malformed request is an error of its stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RFC 9113, sections 5.1, 5.4 and 6.8: the states of streams, what a fault costs, and how a connection is drained."""
+"""RFC 9113, sections 5.1, 5.4 and 6.8: the states of streams, errors, and how a connection is drained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from pydanube.base.limits import HTTP2_STREAMS_FORGOTTEN_MAX, HTTP2_STREAMS_MAX
 from pydanube.wire.http2.events import ConnectionEnded, DataReceived, RequestReceived, StreamReset
-from pydanube.wire.http2.frames import NUMBER_MAX, ErrorCode, Kind
+from pydanube.wire.http2.frames import NUMBER_MAX, ErrorCode, FrameType
 from wire.http2.peer import (
     ACK,
     END_HEADERS,
@@ -44,7 +44,7 @@ def test_rfc9113_5_1_half_closed_nothing_comes_after_the_end(late: bytes) -> Non
     assert peer.resets(1, late) == ErrorCode.STREAM_CLOSED
 
 
-@pytest.mark.parametrize("late", [rst_stream(1), window_update(1, 10), raw(Kind.PRIORITY, 0, 1, bytes(5))])
+@pytest.mark.parametrize("late", [rst_stream(1), window_update(1, 10), raw(FrameType.PRIORITY, 0, 1, bytes(5))])
 def test_rfc9113_5_1_half_closed_and_closed_some_frames_still_pass(late: bytes) -> None:
     peer = Peer()
     peer.say(headers(1), headers(3))
@@ -69,7 +69,7 @@ def test_rfc9113_5_1_closed_by_both_ends_headers_are_a_fault_of_the_connection()
     assert peer.fails(headers(1)) == ErrorCode.STREAM_CLOSED
 
 
-def test_rfc9113_5_1_closed_by_the_client_it_may_not_go_on() -> None:
+def test_rfc9113_5_1_closed_by_the_client_it_may_not_continue() -> None:
     peer = Peer()
     peer.say(headers(1, POST, end=False), rst_stream(1))
     assert peer.resets(1, data(1, b"x")) == ErrorCode.STREAM_CLOSED
@@ -77,17 +77,17 @@ def test_rfc9113_5_1_closed_by_the_client_it_may_not_go_on() -> None:
     assert peer.fails(headers(1, POST, end=False), rst_stream(1), headers(1, TRAILERS)) == ErrorCode.STREAM_CLOSED
 
 
-def test_rfc9113_5_1_closed_by_us_what_was_under_way_passes() -> None:
+def test_rfc9113_5_1_closed_by_us_frames_in_transit_are_ignored() -> None:
     peer = Peer()
     peer.say(headers(1, POST, end=False))
     peer.server.reset(1, ErrorCode.CANCEL)
-    assert peer.heard() == [Sent(Kind.RST_STREAM, 0, 1, number(ErrorCode.CANCEL))]
+    assert peer.heard() == [Sent(FrameType.RST_STREAM, 0, 1, number(ErrorCode.CANCEL))]
     assert peer.say(data(1, b"x" * 100), window_update(1, 5), headers(1, TRAILERS), rst_stream(1)) == []
     assert peer.heard() == []
     peer.is_alive()
 
 
-def test_rfc9113_5_1_what_passes_is_remembered_within_a_bound() -> None:
+def test_rfc9113_5_1_a_limited_number_of_closed_streams_is_remembered() -> None:
     peer = Peer()
     for stream in range(1, 2 * HTTP2_STREAMS_FORGOTTEN_MAX + 4, 2):
         peer.say(headers(stream, POST, end=False))
@@ -123,7 +123,7 @@ def test_rfc9113_5_1_1_ids_may_be_skipped_and_are_then_closed() -> None:
     assert peer.resets(5, data(5, b"x")) == ErrorCode.STREAM_CLOSED
 
 
-def test_rfc9113_5_1_2_too_many_streams_are_refused_and_the_others_go_on() -> None:
+def test_rfc9113_5_1_2_too_many_streams_are_refused_and_the_others_continue() -> None:
     peer = Peer()
     for stream in range(1, 2 * HTTP2_STREAMS_MAX, 2):
         assert len(peer.say(headers(stream))) == 1
@@ -149,7 +149,7 @@ def test_rfc9113_5_4_1_a_connection_error_says_which_stream_was_the_last() -> No
     assert peer.heard() == []
 
 
-def test_rfc9113_5_4_2_a_stream_error_is_told_to_the_host_and_leaves_others_alone() -> None:
+def test_rfc9113_5_4_2_a_stream_error_is_reported_to_the_host_and_leaves_others_alone() -> None:
     peer = Peer()
     peer.say(headers(1), headers(3))
     peer.heard()
@@ -235,19 +235,19 @@ def test_rfc9113_8_1_a_client_that_is_answered_before_its_end_is_told_to_stop() 
 
 
 def drained_after(peer: Peer) -> bytes:
-    """Starts to drain, and gives the ping whose echo ends the first half."""
+    """Starts to drain, and returns the PING whose echo completes the first step."""
     peer.server.drain()
     goaway, ping = peer.heard()
-    assert goaway == Sent(Kind.GOAWAY, 0, 0, number(NUMBER_MAX) + number(ErrorCode.NO_ERROR))
-    return raw(Kind.PING, ACK, 0, ping.payload)
+    assert goaway == Sent(FrameType.GOAWAY, 0, 0, number(NUMBER_MAX) + number(ErrorCode.NO_ERROR))
+    return raw(FrameType.PING, ACK, 0, ping.payload)
 
 
-def test_rfc9113_6_8_what_was_under_way_when_we_drained_is_served() -> None:
+def test_rfc9113_6_8_requests_in_transit_when_we_drain_are_served() -> None:
     peer = Peer()
     peer.say(headers(1))
     echo = drained_after(peer)
     assert len(peer.say(headers(3), echo)) == 1
-    assert peer.heard() == [Sent(Kind.GOAWAY, 0, 0, number(3) + number(ErrorCode.NO_ERROR))]
+    assert peer.heard() == [Sent(FrameType.GOAWAY, 0, 0, number(3) + number(ErrorCode.NO_ERROR))]
     assert not peer.server.drained
     for stream in (1, 3):
         peer.server.answer(stream, OK_BLOCK, b"x", OK_BLOCK)
@@ -268,4 +268,4 @@ def test_rfc9113_6_8_draining_twice_is_draining_once() -> None:
     echo = drained_after(peer)
     peer.server.drain()
     peer.say(echo, echo)
-    assert [sent.kind for sent in peer.heard()] == [Kind.GOAWAY]
+    assert [sent.kind for sent in peer.heard()] == [FrameType.GOAWAY]

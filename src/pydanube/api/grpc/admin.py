@@ -25,7 +25,7 @@ from pydanube.base.errors import (
     SubscriptionOptionInvalid,
     TopicClosed,
 )
-from pydanube.base.limits import LISTED_MAX, TOPICS_A_TURN
+from pydanube.base.limits import LISTED_MAX, MILLISECOND, TOPICS_A_TURN
 from pydanube.base.names import parse_topic
 from pydanube.broker.directory.directory import TopicRecord
 from pydanube.broker.door.admin import SubscriptionStats
@@ -36,7 +36,6 @@ from pydanube.dispatch.policy import Backoff, FailurePolicy, PoisonPolicy
 if TYPE_CHECKING:
     from pydanube.api.grpc.face import GrpcFace
 
-MILLISECOND = 1_000  # microseconds
 BROKER = "1"  # the id of the only one
 BACKOFFS = {0: Backoff.FIXED, 1: Backoff.EXPONENTIAL}
 POISONS = {0: PoisonPolicy.DEAD_LETTER, 1: PoisonPolicy.BLOCK, 2: PoisonPolicy.DROP}

@@ -36,6 +36,7 @@ from pydanube.base.limits import (
     GRPC_GOODBYE_SECONDS,
     GRPC_MESSAGES_AT_ONCE,
     HTTP2_WORK_AT_ONCE,
+    SECOND,
 )
 from pydanube.broker.limits.intake import Account
 from pydanube.wire.http2.connection import ServerConnection
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from pydanube.broker.subscription.host import SubscriptionHost
 
 log = logging.getLogger(__name__)
-MICROSECONDS = 1_000_000
 _GRPC = b"application/grpc"
 _IDENTITY = b"identity"  # the encoding that is none
 
@@ -125,7 +125,7 @@ class GrpcConnection(Worker):
             self.work()
 
     def _read(self, data: bytes, work: int) -> None:
-        for event in self.core.receive(data, int(self._loop.time() * MICROSECONDS), work):
+        for event in self.core.receive(data, int(self._loop.time() * SECOND), work):
             self._take(event)
 
     def _step(self) -> bool:
@@ -422,7 +422,7 @@ class GrpcConnection(Worker):
         timeout = timeout_of(head)
         if timeout is not None:
             self._keep(call)
-            call.timer = self._loop.call_later(timeout / MICROSECONDS, self._too_late, call)
+            call.timer = self._loop.call_later(timeout / SECOND, self._too_late, call)
 
     def _too_late(self, call: Call) -> None:
         self._give_up(call.stream, left=True)

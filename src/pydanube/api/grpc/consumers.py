@@ -37,6 +37,7 @@ from pydanube.base.limits import (
     GRPC_CLOSE_SECONDS,
     GRPC_REFUSAL_SECONDS,
     HTTP2_STREAM_QUEUE_BYTES_MAX,
+    MILLISECOND,
     POLICY_MICROSECONDS_MAX,
     REASON_CHARACTERS_MAX,
 )
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from pydanube.api.grpc.face import GrpcFace
 
 log = logging.getLogger(__name__)
-MILLISECOND = 1_000  # microseconds
 PERMITS_AT_FIRST = 16  # before the size of the messages is known
 PERMITS_EARLY = 100  # before there is a stream, of a topic that would not send again what nobody takes
 PERMITS_AT_ONCE_MAX = 2_000

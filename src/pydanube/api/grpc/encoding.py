@@ -11,12 +11,11 @@ from struct import Struct
 from pydanube.api.grpc.ids import NUMBER_ATTRIBUTE, producer_id
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import GrpcMessageTooLarge
-from pydanube.base.limits import GRPC_MESSAGE_BYTES_MAX
+from pydanube.base.limits import GRPC_MESSAGE_BYTES_MAX, MILLISECOND
 from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
 from pydanube.broker.topic.dead_letter import ORIGIN, SUBSCRIBER
 from pydanube.wire.batch import Batch
 
-MILLISECOND = 1_000  # microseconds
 _PREFIX = Struct(">BI").pack  # of a message in gRPC: not compressed, and its length
 _DIGITS_MAX = 20  # of 64 bits
 UINT64, UINT32 = (1 << 64) - 1, (1 << 32) - 1  # schema numbers have no sign here; in a batch they do

@@ -28,7 +28,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.keys import check_key
-from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALESCED_MESSAGES, KEY_BYTES_MAX
+from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALESCED_MESSAGES, KEY_BYTES_MAX, MILLISECOND
 from pydanube.base.names import parse_topic
 from pydanube.broker.serving.open_topic import ANONYMOUS, Producer
 from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
     from pydanube.api.grpc.face import GrpcFace
 
-MILLISECOND = 1_000  # microseconds
 UNUSED_SECONDS = 1.0  # after a producer was opened, for whoever asked to take it
 danube = Messages("danube")
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import Messages
+from pydanube.base.limits import SECOND
 from pydanube.broker.serving.open_topic import ANONYMOUS
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.face import GrpcFace
 
-SECOND = 1_000_000  # microseconds
 danube = Messages("danube")
 
 

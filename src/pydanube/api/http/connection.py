@@ -27,8 +27,9 @@ from pydanube.base.limits import (
     HTTP_PIPELINED_BYTES_MAX,
     HTTP_REQUEST_SECONDS,
     HTTP_REQUESTS_MAX,
+    SECOND,
 )
-from pydanube.wire.http1 import CONTINUE, Request, RequestReader, response
+from pydanube.wire.http1 import CONTINUE, HttpRequest, RequestReader, response
 
 _PORT = re.compile(r":[0-9]*$", re.ASCII)
 SAFE = ("GET", "HEAD", "OPTIONS")
@@ -44,7 +45,7 @@ class Web:
     held: int = 0  # bytes of requests in memory
     serving: int = 0  # requests
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: HttpRequest) -> Answer:
         try:
             _check_host(request, self.names)
             _check_origin(request)
@@ -142,7 +143,7 @@ class HttpConnection(Worker):
             self._refuse(error)
         return self._reader.more
 
-    def _serve(self, request: Request) -> None:
+    def _serve(self, request: HttpRequest) -> None:
         self.greeted = self.heard = True
         self._set_timer(False)
         web = self._web
@@ -157,7 +158,7 @@ class HttpConnection(Worker):
         self._serving = self._loop.create_task(self._answer(request))
         self._serving.add_done_callback(self._served)
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: HttpRequest) -> None:
         answer = await self._web.answer(request)
         if self._transport.is_closing():
             return
@@ -174,7 +175,7 @@ class HttpConnection(Worker):
 
     def _write(self, answer: Answer, *, keep_alive: bool, body: bool = True) -> None:
         status, content, content_type, headers = answer
-        headers = {"Date": formatdate(self._web.door.clock.wall() / 1_000_000, usegmt=True), **headers}
+        headers = {"Date": formatdate(self._web.door.clock.wall() / SECOND, usegmt=True), **headers}
         self._transport.write(response(status, content, content_type, headers, keep_alive=keep_alive, body=body))
 
     def _refuse(self, error: DanubeError) -> None:
@@ -220,7 +221,7 @@ class HttpConnection(Worker):
             self._timer = None
 
 
-def _check_host(request: Request, names: frozenset[str] | None) -> None:
+def _check_host(request: HttpRequest, names: frozenset[str] | None) -> None:
     """A name that anybody can register may lead a browser here: the page then reads and changes what it likes.
 
     Nobody registers an address, or a name without a dot, which the own network knows.
@@ -234,7 +235,7 @@ def _check_host(request: Request, names: frozenset[str] | None) -> None:
         raise HttpHostRefused(f"this broker does not serve the host name {host[:100]}") from None
 
 
-def _check_origin(request: Request) -> None:
+def _check_origin(request: HttpRequest) -> None:
     """A browser says which site's page a request comes from; only the broker's own may change something."""
     origin = request.headers.get("origin")
     if origin is None or request.method in SAFE:

@@ -14,6 +14,7 @@ from pydanube.api.operations.fields import field, text
 from pydanube.base.errors import BatchDamaged, BatchInvalid, RequestInvalid
 from pydanube.base.limits import (
     DECODED_BYTES,
+    KIB,
     LEASE_SECONDS_MAX,
     LEASES_AT_ONCE_MAX,
     RECEIVED_BYTES_MAX,
@@ -25,7 +26,7 @@ from pydanube.wire.batch import Codec, Message
 from pydanube.wire.objects import Object
 
 RECEIVED_DEFAULT = 10  # messages, unless the request says how many
-_KEY_HEADER_BYTES_MAX = 4 * 1024  # clients of HTTP refuse long lines; JSON has keys of any length
+_KEY_HEADER_BYTES_MAX = 4 * KIB  # clients of HTTP refuse long lines; JSON has keys of any length
 
 
 class _Leased(NamedTuple):

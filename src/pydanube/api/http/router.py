@@ -15,8 +15,8 @@ from urllib.parse import unquote_to_bytes
 from pydanube.api.http.answer import JSON, Answer
 from pydanube.base.errors import ContentTypeUnknown, HttpRequestInvalid, MethodNotAllowed, RequestInvalid, RouteNotFound
 from pydanube.base.limits import CONTROL_BYTES_MAX, HTTP_JSON_VALUES_MAX, HTTP_QUERY_FIELDS_MAX
-from pydanube.wire.http1 import Request
-from pydanube.wire.objects import Object, Unfit, read_object
+from pydanube.wire.http1 import HttpRequest
+from pydanube.wire.objects import MalformedBody, Object, read_object
 
 RAW = "application/octet-stream"
 _ABSOLUTE = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
@@ -66,10 +66,10 @@ class Router:
         for route in routes:
             self._by_length.setdefault(len(route.segments), []).append((route.segments, route))
 
-    def is_probe(self, request: Request) -> bool:
+    def is_probe(self, request: HttpRequest) -> bool:
         return request.target in self._probes
 
-    def find(self, request: Request) -> tuple[Route, Object]:
+    def find(self, request: HttpRequest) -> tuple[Route, Object]:
         """The route, and the fields of path, query and body."""
         path, _, query = _ABSOLUTE.sub("", request.target, count=1).partition("?")
         segments = [decoded(segment) for segment in path.split("/")]
@@ -142,7 +142,7 @@ def _value(known: Field, name: str, text: str) -> object:
     raise RequestInvalid(f"{name} must be a {known.kind}, got {text[:50]!r}")
 
 
-def _body_of(route: Route, request: Request) -> Object:
+def _body_of(route: Route, request: HttpRequest) -> Object:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type == RAW and route.raw:
         return {"raw": request.body}
@@ -153,7 +153,7 @@ def _body_of(route: Route, request: Request) -> Object:
         return {}
     try:
         found = read_object(request.body, route.body_bytes_max, HTTP_JSON_VALUES_MAX)
-    except Unfit as error:
+    except MalformedBody as error:
         raise RequestInvalid(f"the body: {error}") from None
     for name in found:
         _known(route.body, name, "body")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import ACK_RANGES_MAX
+from pydanube.base.limits import ACK_RANGES_MAX, MIB
 from pydanube.broker.serving.open_topic import ConsumerHold, Producer
 from pydanube.broker.subscription.delivery import Delivery, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PERMITS_AT_FIRST = 100  # before the size of the messages is known
 PERMITS_AT_ONCE_MAX = 20_000
-BYTES_AT_ONCE = 1024 * 1024  # about as much as a consumer is given ahead of what its socket has taken
+BYTES_AT_ONCE = 1 * MIB  # about as much as a consumer is given ahead of what its socket has taken
 _DURABILITIES = {"none": Durability.NONE, "buffered": Durability.BUFFERED, "fsynced": Durability.FSYNCED}
 
 
@@ -82,7 +82,7 @@ class ConsumerChannel:
     def unsettled(self) -> bool:
         """What it did before is still being sorted out, some of it in each turn of the loop: it leaves afterwards."""
         host = None if self.hold is None else self.hold.host
-        return isinstance(host, SubscriptionHost) and host.verdicts.waiting and not host.held
+        return isinstance(host, SubscriptionHost) and host.unsettled
 
     def begin(self, hold: ConsumerHold) -> None:
         self.hold = hold

@@ -33,6 +33,7 @@ from pydanube.base.limits import (
     FRAMES_AT_ONCE,
     FRAMES_AT_ONCE_BYTES,
     FRAMES_CUT_AT_ONCE,
+    MIB,
     RANGES_AT_ONCE,
     REQUESTS_AT_ONCE_MAX,
     TURN_SECONDS,
@@ -63,12 +64,12 @@ from pydanube.wire.commands import (
     decode,
 )
 from pydanube.wire.commands import Receipt as Durability
-from pydanube.wire.frames import Buffer, Frame, FrameReader, Kind, Side
+from pydanube.wire.frames import Buffer, Frame, FrameKind, FrameReader, Side
 
 log = logging.getLogger(__name__)
 AnyChannel = ProducerChannel | ConsumerChannel
 CLIENT_CHARACTERS_MAX = 100  # of what a client calls itself, kept for people who look
-FLUSH_BYTES = 1024 * 1024  # handed to the socket at once, so that it can say when it has enough
+FLUSH_BYTES = 1 * MIB  # handed to the socket at once, so that it can say when it has enough
 
 
 class NativeConnection(Worker):
@@ -149,7 +150,7 @@ class NativeConnection(Worker):
     def _skip_unwanted(self) -> None:
         """Of what it publishes where it has no producer nothing is kept, not even until it has come."""
         reader, self._begun = self._reader, False
-        if (found := reader.unfinished) is not None and found[0] == Kind.PUBLISH:
+        if (found := reader.unfinished) is not None and found[0] == FrameKind.PUBLISH:
             _, channel, request = found
             if channel not in self._opening and not isinstance(self.channels.get(channel), ProducerChannel):
                 reader.skip()

@@ -28,7 +28,7 @@ async def begin(caller: Caller, fields: Object) -> Object:
         "bytes": sum(file.length for file in cut.files),
         "revision": cut.revision,
         "node": backups.node,
-        "objects": tiers.standing().place if tiers.configured else None,
+        "objects": tiers.status().location if tiers.configured else None,
     }
 
 

@@ -17,7 +17,7 @@ from pydanube.wire.objects import Object
 
 async def place(caller: Caller, fields: Object) -> Object:
     """URL and options, as in the configuration; no URL if nobody but the broker gets there."""
-    found = caller.service.tiers.told
+    found = caller.service.tiers.direct_location
     return {"url": None, "options": {}} if found is None else {"url": found[0], "options": dict(found[1])}
 
 

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import NoneType
 from typing import Any
 
 from pydanube.base.errors import RequestInvalid
+from pydanube.base.fields import Fields
 from pydanube.base.limits import OFFSET_MAX
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.topic.topic import LATEST
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.objects import Object
 
-_TYPES: dict[type, str] = {  # as JSON calls them
-    str: "a string",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "an array",
-    dict: "an object",
-    NoneType: "null",
-}
-
 
 def field(fields: Object, name: str, kind: type, default: Any = ...) -> Any:
-    value = fields.get(name, default)
-    if value is ...:
-        raise RequestInvalid(f"{name} is missing")
-    if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-        raise RequestInvalid(f"{name} must be {_TYPES[kind]}, got {_TYPES.get(type(value), type(value).__name__)}")
-    return value
+    return Fields(RequestInvalid, fields).field(name, kind, default)
 
 
 def text(fields: Object, name: str, default: Any = ...) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from pydanube.api.operations.fields import flag, number, text
 from pydanube.api.operations.verbs import VERBS, Caller, limit_of, page, tiers_of, topics_behind, verb
 from pydanube.base.errors import TopicNotFound
-from pydanube.broker.cold.tiers import Part, Uploaded, Verified
+from pydanube.broker.cold.storage_admin import Part, Uploaded, Verified
 from pydanube.broker.directory.directory import TopicRecord
 from pydanube.broker.serving.salvage import Examined, Found, StateLeft
 from pydanube.broker.topic.topic import Topic
@@ -32,9 +32,9 @@ async def status(caller: Caller, fields: Object) -> Object:
     """How object storage stands; with a look at the place if there is one."""
     tiers = caller.service.tiers
     wrong = await tiers.check() if tiers.configured else None
-    found = tiers.standing()
+    found = tiers.status()
     return {
-        "objects": found.place,
+        "objects": found.location,
         "claimed": found.claimed,
         "trouble": wrong,
         "troubles": list(found.troubles),

@@ -14,7 +14,7 @@ from pydanube.api.operations.fields import field, flag, kind_of, number, options
 from pydanube.base.durability import Durability
 from pydanube.base.errors import RequestInvalid, SubscriptionNotFound
 from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX, OFFSET_MAX, TOPICS_READ_A_TURN
-from pydanube.broker.cold.tiers import Usage
+from pydanube.broker.cold.storage_admin import Usage
 from pydanube.broker.directory.directory import TopicRecord
 from pydanube.broker.door.admin import SubscriptionStats
 from pydanube.broker.door.presence import members_of, status_of

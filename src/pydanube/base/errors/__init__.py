@@ -55,6 +55,7 @@ from pydanube.base.errors.objects import (
     TierBusy,
 )
 from pydanube.base.errors.pipelines import (
+    ConnectorMissing,
     FlowInvalid,
     PipelineEnded,
     PipelineFailed,
@@ -203,6 +204,7 @@ __all__ = [
     "ColumnInvalid",
     "ConfigInvalid",
     "ConnectionLost",
+    "ConnectorMissing",
     "ConsumerBusy",
     "ConsumerLimitReached",
     "ConsumerNotFound",

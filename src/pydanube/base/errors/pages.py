@@ -52,6 +52,7 @@ _PAGES = {
         "metadata_outdated node_directory_invalid session_expired watch_lagged"
     ),
     "pipelines.md": "flow_invalid",
+    "internals/pipelines.md#writing-a-connector": "connector_missing",
     "pipelines.md#dead-letters": "redrive_overtaken row_invalid",
     "pipelines.md#running-it": (
         "pipeline_ended pipeline_failed pipeline_limit_reached pipeline_not_found pipeline_running"

@@ -14,6 +14,14 @@ class FlowInvalid(DanubeError):
     help = "Correct the declaration; docs/pipelines.md describes every key."
 
 
+class ConnectorMissing(DanubeError):
+    """No connector is installed for this kind of source or sink, or the one that is installed cannot be loaded."""
+
+    code = "connector_missing"
+    blame = "environment"
+    help = "Install the package that provides it, on the machine of the driver and on those of all workers."
+
+
 class PipelineRunning(DanubeError):
     """A pipeline with this name is already running."""
 

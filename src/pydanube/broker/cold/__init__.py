@@ -1,1 +1,1 @@
-"""A topic in object storage: uploading segments, releasing local copies, keeping tables, and reporting on it."""
+"""Topics in object storage: uploading segments, deleting local copies, updating tables, and reporting on all of it."""

@@ -1,7 +1,7 @@
-"""One place in object storage belongs to one broker: a mark there and a note in the metadata say the same.
+"""A location in object storage belongs to one broker: a mark there and a note in the metadata have the same id.
 
-So a wrong URL, a folder that is not mounted, or a prefix that another broker uses is found before anything is written,
-evicted or deleted.
+So a wrong URL, a folder that is not mounted, or a prefix that another broker uses is noticed before anything is
+written or deleted.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ NOTE = "objects"
 
 
 class Claim:
-    """`used` says whether the metadata knows of anything in object storage."""
+    """The claim of one broker to its location, which is shown to people as `location`.
 
-    def __init__(self, segments: Segments, notes: Notes, randomness: Randomness, shown: str, *, used: bool) -> None:
+    `used` says whether the metadata lists anything in object storage: then a missing mark is an error.
+    """
+
+    def __init__(self, segments: Segments, notes: Notes, randomness: Randomness, location: str, *, used: bool) -> None:
         self._segments = segments
         self._notes = notes
         self._randomness = randomness
-        self._shown = shown
+        self._location = location
         self._used = used
 
     async def take(self) -> None:
-        """Returns when the place is ours; raises why it is not, or why that cannot be told yet."""
+        """Returns if the location is this broker's. Raises if it is not, or if object storage does not answer."""
         noted = self._notes.get(NOTE)
         found = await self._mark()
         if noted is not None:
@@ -39,18 +42,18 @@ class Claim:
                 return
             if found is None:
                 raise ObjectsRefused(
-                    f"{self._shown} is not where this broker's segments are: {MARK} is missing. "
+                    f"{self._location} is not where this broker's segments are: {MARK} is missing. "
                     "Is storage.objects.url right, and the folder mounted?"
                 )
             if found != own:
                 raise ObjectsRefused(
-                    f"{self._shown} belongs to another broker, according to {MARK}; give this one its own prefix"
+                    f"{self._location} belongs to another broker, according to {MARK}; give this one its own prefix"
                 )
-            self._used = True  # from now on the mark must be there
+            self._used = True  # from now on, a missing mark is an error
             return
         if found is not None:
             raise ObjectsRefused(
-                f"{self._shown} belongs to another broker, according to {MARK}; give this one its own prefix"
+                f"{self._location} belongs to another broker, according to {MARK}; give this one its own prefix"
             )
         own = self._randomness.bytes(16).hex()
         await self._notes.put(NOTE, _encode(own))
@@ -65,26 +68,26 @@ class Claim:
         try:
             return _id_of(data)
         except (ValueError, KeyError, TypeError):
-            raise SegmentDamaged(f"{MARK} in {self._shown} cannot be read") from None
+            raise SegmentDamaged(f"{MARK} in {self._location} cannot be read") from None
 
     async def _write(self, own: str) -> None:
         try:
             await self._segments.create(MARK, _encode(own))
         except SegmentConflict:
-            raise ObjectsRefused(f"{self._shown} was just taken by another broker") from None
+            raise ObjectsRefused(f"{self._location} was just taken by another broker") from None
 
 
-async def check_mark(segments: Segments, notes: Notes, shown: str) -> None:
-    """Raises unless a place that was claimed answers, and has our mark still."""
+async def check_mark(segments: Segments, notes: Notes, location: str) -> None:
+    """Raises unless a claimed location answers and still has the mark of this broker."""
     noted = notes.get(NOTE)
     try:
         found = await segments.load(MARK)
     except ObjectMissing:
-        if noted is None:  # none is made where objects are forgotten with the process
+        if noted is None:  # object storage in memory is never claimed
             return
-        raise ObjectsRefused(f"{MARK} is missing in {shown}") from None
+        raise ObjectsRefused(f"{MARK} is missing in {location}") from None
     if noted is None or found != noted:
-        raise ObjectsRefused(f"{shown} belongs to another broker, according to {MARK}")
+        raise ObjectsRefused(f"{location} belongs to another broker, according to {MARK}")
 
 
 def _encode(own: str) -> bytes:

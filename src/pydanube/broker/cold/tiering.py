@@ -1,8 +1,9 @@
-"""Moves what is sealed into object storage, in the background, and lets local copies go that nobody misses.
+"""Moves sealed messages to object storage in the background, and deletes local copies that are no longer needed.
 
-Every step is decided in the stream's record before or after its effect, so that the next owner of the stream continues
-with it: planned, written, published; read again, then evicted; buried, deleted, then forgotten. One thing at a time
-happens to a stream; a step that fails does not hold up the others.
+Every step is recorded in the stream's record before or after its effect, so that the next owner of the stream can
+continue with it. An upload is planned, written, published. A local copy is evicted after its object was read again. An
+object is given up (buried) in the record, deleted, then forgotten. A stream is worked on by one task at a time; a step
+that fails does not hold up the others.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from pydanube.base.errors import (
     OwnershipLost,
     SegmentMissing,
 )
-from pydanube.base.limits import MIB, OFFSET_MAX
-from pydanube.broker.cold.tables import Tables
+from pydanube.base.limits import MIB, OFFSET_MAX, SECOND
+from pydanube.broker.cold.topic_tables import TopicTables
 from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.trouble import Troubles
 from pydanube.ports.clock import Clock
@@ -37,30 +38,30 @@ from pydanube.stream.cold import Cold, Doomed, Entry, SegmentIndex, index_key, m
 from pydanube.stream.record import StreamRecord
 from pydanube.stream.retention import LedgerInfo, trim_before
 from pydanube.stream.segments import Segment, SegmentPlan, segment_key
-from pydanube.stream.tiering import SECOND, local_segments, next_segment, outlived
+from pydanube.stream.tiering import local_segments, next_segment, outlived
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
-PLACE = "object storage"  # as a place of trouble, beside streams
-STEPS = ("claim", "space", "upload", "table", "merge", "local copies", "deletion", "index")  # that may fail
+OBJECT_STORAGE = "object storage"  # troubles are listed by stream; this stands for those of the location itself
+STEPS = ("claim", "space", "upload", "table", "merge", "local copies", "deletion", "index")  # shown to users
 TURN_SECONDS = 1.0
-CLAIM_SECONDS = 10.0  # that somebody who asks right after a start waits to know whose the place is
-UPLOADS_AT_ONCE = 2  # each holds a segment in the memory of the process that writes it
-TOPICS_A_SLICE = 200  # looked at before others have their turn
-ENDS_KEPT = 4096  # ends of batches of a segment that is being written
-ROLLED_BYTES_MIN = MIB  # of an open ledger that is sealed to make room
+CLAIM_SECONDS = 10.0  # how long a request right after a start waits for the claim
+UPLOADS_AT_ONCE = 2  # the process that writes a segment holds all of it in memory
+TOPICS_A_SLICE = 200  # checked before the event loop runs other tasks
+ENDS_KEPT = 4096  # how many batch boundaries of a segment are remembered while it is written
+ROLLED_BYTES_MIN = MIB  # an open ledger smaller than this is not sealed to free space
 
 
 class Space(NamedTuple):
-    """Of the disk that local copies lie on."""
+    """The disk with the local copies, in bytes."""
 
     free: int
     total: int
-    kept: int = 0  # what must be free for the broker to go on
+    reserved: int = 0  # must stay free so that the broker can keep working
 
 
 class Tiering:
-    """Owned by the broker's loop. `topics` are those that it serves; `space` is asked before local copies go."""
+    """The background work of a broker, owned by its loop. `topics` are those it serves; `space` measures the disk."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Tiering:
         *,
         space: Callable[[], Awaitable[Space]] | None = None,
         claim: Callable[[], Awaitable[None]] | None = None,
-        tables: Tables | None = None,
+        tables: TopicTables | None = None,
         listed_max: int | None = None,
     ) -> None:
         self.tier = tier
@@ -78,78 +79,78 @@ class Tiering:
         self.guard = Guard("moving messages to object storage")
         self.uploaded = 0  # segments
         self.uploaded_bytes = 0  # of their objects
-        self.claimed = claim is None  # the place is known to be ours
-        self._unclaimed: DanubeError | None = None  # why it is not
-        self._asked = asyncio.Event()  # whether it is, at least once
+        self.claimed = claim is None  # the location is known to be this broker's
+        self._claim_error: DanubeError | None = None
+        self._claim_tried = asyncio.Event()
         self._clock = watched(clock)
         self._topics = topics
         self._space = space
         self._claim = claim
-        self.tables = tables or Tables(tier, clock, self.check_place)
+        self.tables = tables or TopicTables(tier, clock, self.check_location)
         self._listed_max = listed_max
         self._turns = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._working: dict[str, Task[None]] = {}
-        self._pressed: dict[str, int] = {}  # streams whose local copies below this must go, for want of space
-        self._hurried: dict[str, None] = {}  # streams whose next segment does not wait until it is full
+        self._evict_before: dict[str, int] = {}  # by stream: local copies below this offset must go, to free space
+        self._upload_now: dict[str, None] = {}  # streams whose next segment does not wait until it is full
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Forever. Nothing is written or deleted before the place is known to be ours."""
+        """Runs forever. Nothing is written or deleted before the location is known to be this broker's."""
         while not self.claimed:
-            await self.guard.over(self._take_place())
+            await self.guard.over(self._claim_location())
         while True:
             await self.guard.over(self.turn())
             await asyncio.sleep(TURN_SECONDS)
 
-    async def _take_place(self) -> None:
+    async def _claim_location(self) -> None:
         assert self._claim is not None
         try:
             await self._claim()
         except DanubeError as error:
-            self._unclaimed = error
-            self.troubles.failed(PLACE, "claim", error)
-            self._asked.set()
-            return await asyncio.sleep(self.troubles.pause(PLACE, "claim"))
-        self.troubles.worked(PLACE, "claim")
+            self._claim_error = error
+            self.troubles.failed(OBJECT_STORAGE, "claim", error)
+            self._claim_tried.set()
+            return await asyncio.sleep(self.troubles.pause(OBJECT_STORAGE, "claim"))
+        self.troubles.worked(OBJECT_STORAGE, "claim")
         self.claimed = True
-        self._asked.set()
+        self._claim_tried.set()
 
     async def check_claimed(self) -> None:
-        """Raises unless the place is known to be ours; right after a start it waits for the first answer."""
+        """Raises unless the location is known to be this broker's. After a start it first waits for an answer."""
         if not self.claimed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLAIM_SECONDS):
-                    await self._asked.wait()
+                    await self._claim_tried.wait()
         if not self.claimed:
-            why = self._unclaimed or ObjectsFailed("object storage has not answered yet")
-            raise type(why)(str(why))
+            error = self._claim_error or ObjectsFailed("object storage has not answered yet")
+            raise type(error)(str(error))  # a copy: each caller adds its own traceback
 
-    async def check_place(self) -> None:
-        """Raises if the place is no longer ours: a folder that was mounted may be gone, a bucket another one.
+    async def check_location(self) -> None:
+        """Raises if the location is no longer this broker's: a folder may be unmounted, or a bucket replaced.
 
-        Asked before something is recorded as being there, and before a local copy or an object goes.
+        Called before an upload is recorded, and before a local copy or an object is deleted.
         """
         if self._claim is None or not self.claimed:
             return
         try:
             await self._claim()
         except DanubeError as error:
-            self.troubles.failed(PLACE, "claim", error)
+            self.troubles.failed(OBJECT_STORAGE, "claim", error)
             raise
-        self.troubles.worked(PLACE, "claim")
+        self.troubles.worked(OBJECT_STORAGE, "claim")
 
     async def turn(self) -> None:
-        """Begins what is due, and does not wait for it."""
+        """Starts the work that is due, and does not wait for it."""
         topics = list(self._topics())
-        await self._press(topics)
+        await self._free_space(topics)
         for number, topic in enumerate(topics, 1):
             self.begin(topic)
             if not number % TOPICS_A_SLICE:
                 await asyncio.sleep(0)
         served = {topic.ledger.stream.name for topic in topics}
         for place in self.troubles.places():
-            if place not in served and place != PLACE:
+            if place not in served and place != OBJECT_STORAGE:
                 self.troubles.forget(place)
 
     def begin(self, topic: Topic) -> Task[None] | None:
@@ -162,20 +163,20 @@ class Tiering:
         return task
 
     async def finished(self, stream: str) -> None:
-        """Waits for what is under way of a stream."""
+        """Waits until no task works on the stream."""
         while (working := self._working.get(stream)) is not None:
             await asyncio.wait([working])
 
     def _due(self, topic: Topic) -> bool:
-        """Cheap: asked of every topic in every turn."""
+        """Whether a topic has work to do. Must be cheap: called for every topic in every turn."""
         stream = topic.ledger.stream
         record, now = stream.record, self._clock.wall()
         cold = record.cold
-        if cold.planned or stream.name in self._pressed or self.tables.due(topic):
+        if cold.planned or stream.name in self._evict_before or self.tables.due(topic):
             return True
-        if any(self._ended(each, now) for each in cold.doomed):
+        if any(self._deletable(each, now) for each in cold.doomed):
             return True
-        if next_segment(record, self.tier.settings, now, at_once=stream.name in self._hurried) is not None:
+        if next_segment(record, self.tier.settings, now, at_once=stream.name in self._upload_now) is not None:
             return True
         if not cold.entries:
             return False
@@ -214,7 +215,7 @@ class Tiering:
                 self.troubles.failed(stream.name, step, error)
 
     async def close(self) -> None:
-        """What is under way is left as it is: whoever serves the topics next continues with it."""
+        """Stops in the middle of any work: the next owner of a stream continues with it."""
         working = list(self._working.values())
         for task in working:
             task.cancel()
@@ -224,25 +225,25 @@ class Tiering:
     # -- uploading -----------------------------------------------------------------------------------------------------
 
     async def upload(self, topic: Topic) -> None:
-        """All that is there now, before it returns; raises why not."""
+        """Uploads everything that is stored now; raises if that fails."""
         stream = topic.ledger.stream
         await stream.seal()
         await self.finished(stream.name)
-        self._hurried[stream.name] = None
+        self._upload_now[stream.name] = None
         task = self._working[stream.name] = asyncio.get_running_loop().create_task(self._upload(topic))
         task.add_done_callback(lambda _: self._working.pop(stream.name, None))
         await task
 
     async def _upload(self, topic: Topic) -> None:
         stream = topic.ledger.stream
-        while not topic.reserved and await self._upload_one(stream):  # what nobody may see yet is not to be seen there
+        while not topic.reserved and await self._upload_one(stream):  # not during a commit, which is not visible yet
             pass
-        self._hurried.pop(stream.name, None)
+        self._upload_now.pop(stream.name, None)
 
     async def _upload_one(self, stream: Stream) -> bool:
-        """Whether there was something to do."""
+        """Returns whether there was something to do."""
         settings, now = self.tier.settings, self._clock.wall()
-        at_once = stream.name in self._hurried
+        at_once = stream.name in self._upload_now
 
         def plan(record: StreamRecord) -> StreamRecord:
             last = None if record.cold.planned else next_segment(record, settings, now, at_once=at_once)
@@ -281,9 +282,9 @@ class Tiering:
         return True
 
     async def _plan_further(self, stream: Stream, record: StreamRecord) -> bool:
-        """Of what was planned nothing is left: its loss was accepted, or a power cut took it from a buffered ledger.
+        """Extends a plan of which no message is left: its loss was accepted, or a power cut hit a buffered ledger.
 
-        A segment begins with such a gap and never ends with one: the plan takes in the ledger that follows, or waits.
+        A segment may begin with such a gap but never end with one, so the plan takes in the next ledger, or waits.
         """
         following = next(record.waiting, None)
         if following is None:
@@ -294,50 +295,50 @@ class Tiering:
     async def _write(self, stream: Stream, plan: SegmentPlan, batches: AsyncIterator[Batch]) -> Segment:
         key = segment_key(stream.name, plan)
         async with self._turns:
-            await self.check_place()
+            await self.check_location()
             segment = await self.tier.segments.write(key, plan, stream.name, batches)
-            await self.check_place()
+            await self.check_location()
             return segment
 
     # -- local copies --------------------------------------------------------------------------------------------------
 
-    async def _press(self, topics: Sequence[Topic]) -> None:
-        """Where the disk is short of space, the oldest local copies of all topics go; if that is not enough, more is
-        uploaded."""
-        self._pressed.clear()
+    async def _free_space(self, topics: Sequence[Topic]) -> None:
+        """If the disk is short of space, marks the oldest local copies of all topics for eviction. If that is not
+        enough, marks the largest topics for upload, so that more can be evicted."""
+        self._evict_before.clear()
         if self._space is None or not self.tier.settings.evicts:
             return
         try:
             space = await self._space()
         except DanubeError as error:
-            return self.troubles.failed(PLACE, "space", error)
-        self.troubles.worked(PLACE, "space")
-        excess = max(self.tier.settings.free_part * space.total, space.kept) - space.free
+            return self.troubles.failed(OBJECT_STORAGE, "space", error)
+        self.troubles.worked(OBJECT_STORAGE, "space")
+        excess = max(self.tier.settings.free_part * space.total, space.reserved) - space.free
         if excess <= 0:
             return
         streams = [topic.ledger.stream for topic in topics if not topic.lost]
         found = [(segment.newest, segment, stream) for stream in streams for segment in local_segments(stream.record)]
         for _, segment, stream in sorted(found, key=lambda each: (each[0], each[2].name)):
-            self._pressed[stream.name] = segment.last + 1
+            self._evict_before[stream.name] = segment.last + 1
             excess -= segment.bytes
             if excess <= 0:
                 return
         for stream in sorted(streams, key=lambda stream: -stream.bytes):  # the largest first
             if sum(ledger.bytes for ledger in stream.record.waiting):
-                self._hurried[stream.name] = None
+                self._upload_now[stream.name] = None
             elif stream.open_bytes >= ROLLED_BYTES_MIN:
                 stream.roll()
-                self._hurried[stream.name] = None
+                self._upload_now[stream.name] = None
 
     async def _evict(self, topic: Topic) -> None:
-        """What is read again and found to be right needs no local copy (§28). What is lost is written again from it."""
+        """Deletes local copies whose objects were read again and are intact (§28). A lost object is rewritten first."""
         stream, settings = topic.ledger.stream, self.tier.settings
-        before = self._pressed.pop(stream.name, 0)
+        before = self._evict_before.pop(stream.name, 0)
         due = {segment.last: segment for segment in outlived(stream.record, settings, self._clock.wall())}
         due |= {segment.last: segment for segment in local_segments(stream.record) if segment.last < before}
         for segment in due.values():
             if not topic.restarts_without(segment.last):
-                return  # object storage may be away then
+                return  # a restart would need it, and object storage may be unreachable then
             await self._evict_one(stream, segment)
 
     async def _evict_one(self, stream: Stream, segment: Segment) -> None:
@@ -350,13 +351,14 @@ class Tiering:
             if written.digest != segment.digest:
                 raise
             await _change(stream, lambda cold: cold.replaced(segment, written))
-        await self.check_place()
+        await self.check_location()
         await _change(stream, lambda cold: cold.evicted(segment.last + 1))
 
-    # -- the end of objects --------------------------------------------------------------------------------------------
+    # -- deleting objects ----------------------------------------------------------------------------------------------
 
     async def _bury(self, topic: Topic) -> None:
-        """Segments that retention or a truncation has ended are given up in the record, deleted, and forgotten."""
+        """Removes segments behind retention or a truncation: the record gives them up, the objects are deleted, and the
+        record forgets them."""
         stream, now = topic.ledger.stream, self._clock.wall()
         lease = round(self.tier.settings.lease_seconds * SECOND) if stream.record.cold.tabled else None
 
@@ -369,17 +371,17 @@ class Tiering:
             await self._unfold(stream)
             record = await stream.decide(bury)
         if not self.tables.settled(topic):
-            return  # a table that lists them goes first
-        gone = [each.key for each in record.cold.doomed if self._ended(each, now)]
+            return  # the table must stop listing them first
+        gone = [each.key for each in record.cold.doomed if self._deletable(each, now)]
         if gone:
-            await self.check_place()
+            await self.check_location()
         for key in gone:
             await self.tier.segments.delete(key)
         if gone:
             await _change(stream, lambda cold: cold.forgotten(gone))
 
-    def _ended(self, doomed: Doomed, now: int) -> bool:
-        """Whether nobody reads it any more: its lease has ended, as far as the clock may be trusted."""
+    def _deletable(self, doomed: Doomed, now: int) -> bool:
+        """Whether the lease for readers of the table has ended, by a clock that can be trusted."""
         return doomed.not_before <= now and (not doomed.not_before or self._clock.trusted())
 
     async def _unfold(self, stream: Stream) -> None:
@@ -387,7 +389,7 @@ class Tiering:
         await _change(stream, lambda cold: cold.unfolded(stream.name, entries))
 
     def _unfolds(self, topic: Topic) -> bool:
-        """Whether the first segment of the first index has ended, or is about to."""
+        """Whether retention ends, or will soon end, the first segment of the first index, which is then unfolded."""
         record = topic.ledger.stream.record
         entries = record.cold.entries
         first = entries[0] if entries else None
@@ -404,7 +406,7 @@ class Tiering:
         return trim_before(stretches, policy, unneeded, now, total_bytes=total, clock_trusted=trusted) > head.last
 
     async def _fold(self, topic: Topic) -> None:
-        """The record stays small: older lists of segments become objects themselves."""
+        """Keeps the record small: lists of older segments become index objects."""
         stream = topic.ledger.stream
         while entries := stream.record.cold.to_fold(self._listed_max):
             await self._fold_one(stream, entries)
@@ -412,21 +414,21 @@ class Tiering:
     async def _fold_one(self, stream: Stream, entries: Sequence[Entry]) -> None:
         index, data = make_index(entries, stream.record.cold.unfolds)
         await self.tier.segments.create(index_key(stream.name, index), data)
-        await self.check_place()
+        await self.check_location()
         await _change(stream, lambda cold: cold.folded(entries, index))
 
 
 class _Measured:
-    """Batches of a planned segment as they are taken, to know where half of them end if they are too many for one."""
+    """The batches of a planned segment, measured as they are read, to split the segment if it is too large."""
 
     def __init__(self, batches: AsyncIterator[Batch]) -> None:
         self._batches = batches
         self._ends: list[tuple[int, int]] = []  # bytes up to the end of a batch, and its last offset
         self._first: Batch | None = None
-        self.end: int | None = None  # the last offset of all there is, once all of it was taken
+        self.end: int | None = None  # the last offset, once all batches were read
 
     async def empty(self) -> bool:
-        """Whether there is none at all."""
+        """Whether there are no batches at all."""
         self._first = await anext(self._batches, None)
         return self._first is None
 
@@ -437,7 +439,7 @@ class _Measured:
             total += batch.size
             self._ends.append((total, batch.last_offset))
             if len(self._ends) > ENDS_KEPT:
-                del self._ends[::2]  # half as fine does as well
+                del self._ends[::2]  # half the precision is enough
             yield batch
         self.end = last
 
@@ -449,13 +451,13 @@ class _Measured:
 
     @property
     def half(self) -> int:
-        """The last offset of about the first half of what was taken."""
+        """The last offset of about the first half of the bytes read so far."""
         at = bisect_left(self._ends, (self._ends[-1][0] // 2, OFFSET_MAX)) if self._ends else 0
         return self._ends[max(at - 1, 0)][1] if self._ends else OFFSET_MAX
 
 
 async def _check_rows(stream: Stream, segment: Segment) -> None:
-    """That the local copy still has all rows: of a buffered stream a power cut takes some, also of sealed ledgers."""
+    """Raises unless the local copy has all rows: a power cut may take some of a buffered stream, even if sealed."""
     rows = 0
     async for batch in stream.read_planned(segment.plan):
         rows += batch.count
@@ -465,5 +467,5 @@ async def _check_rows(stream: Stream, segment: Segment) -> None:
 
 
 async def _change(stream: Stream, change: Callable[[Cold], Cold]) -> StreamRecord:
-    """Of what the record says about object storage."""
+    """Changes the part of the stream's record that is about object storage."""
     return await stream.decide(lambda record: record.with_cold(record.owner, change(record.cold)))

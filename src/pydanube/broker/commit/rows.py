@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from pydanube.base.errors import NotReliable, SinkBlocked, SinkExpired, TopicBusy, TopicClosed
 from pydanube.base.limits import RATE_DEBT_SECONDS_MAX, READ_AHEAD_BYTES, SINK_SETTLE_SECONDS
+from pydanube.base.retry import Backoff
 from pydanube.broker.serving.open_topic import Opened
 from pydanube.broker.topic.topic import Topic
 from pydanube.topic.sinks import Ref
 from pydanube.wire.batch import Batch
 
-CERTAIN_SECONDS, CERTAIN_SECONDS_MAX = 0.001, 0.1  # between looks whether a partition is certain of its end
+CERTAIN = Backoff(0.001, 0.1)  # between looks whether a partition is certain of its end
 
 
 async def admitted(opened: Opened, staged: Topic, refs: Sequence[Ref]) -> Topic:
@@ -69,12 +70,11 @@ async def begin_rows(topic: Topic) -> int:
 
 async def certain(topic: Topic) -> None:
     """It is known what became of all that failed to be written."""
-    pause = CERTAIN_SECONDS
+    pauses = iter(CERTAIN)
     while not topic.certain:
         if topic.closed or topic.lost:
             raise TopicClosed(f"this broker no longer serves {topic.name}")
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, CERTAIN_SECONDS_MAX)
+        await asyncio.sleep(next(pauses))
 
 
 async def rows_from(topic: Topic, offset: int) -> int:

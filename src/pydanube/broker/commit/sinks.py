@@ -36,6 +36,7 @@ from pydanube.base.errors import (
     TopicRecovering,
 )
 from pydanube.base.limits import (
+    MIB,
     SINK_BLOCKED_SECONDS,
     SINK_TEXT_BYTES_MAX,
     SINK_WINDOW_BYTES,
@@ -43,6 +44,7 @@ from pydanube.base.limits import (
     STAGED_SECONDS,
 )
 from pydanube.base.names import TopicName, parse_topic
+from pydanube.base.retry import Backoff
 from pydanube.broker.commit.records import SinkRecords, outlived
 from pydanube.broker.commit.rows import (
     admitted,
@@ -79,11 +81,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 STAGING = "sink-"
 TIDY_SECONDS = 600.0
-RETRY_SECONDS, RETRY_SECONDS_MAX = 0.1, 5.0
+RETRY = Backoff(0.1, 5.0)
 REFUSED = (MetadataBusy, MetadataFull, MetadataInvalid)  # the store has not begun to write
 LOST = (RequestInvalid, SinkExpired, TopicNotFound)  # what was staged: no waiting brings it back
 STAGING_A_TURN = 50  # topics looked at before others of the loop have their turn
-STAGED_BYTES_MAX = 64 * 1024 * 1024  # of what is committed, before the staging topic is cut
+STAGED_BYTES_MAX = 64 * MIB  # of what is committed, before the staging topic is cut
 
 
 class Sinks:
@@ -246,7 +248,7 @@ class Sinks:
 
         After a failure it may be there when the broker starts again: until that is known nobody else may write.
         """
-        pause, unsure = RETRY_SECONDS, False
+        pauses, unsure = iter(RETRY), False
         while digest in self._unstored:
             try:
                 await self._records.put(record, self._unstored[digest])
@@ -260,8 +262,7 @@ class Sinks:
                     self._release(digest)
                     raise
                 log.warning("could not determine yet whether a write to %s was decided: %s", record.key.target, error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, RETRY_SECONDS_MAX)
+                await asyncio.sleep(next(pauses))
 
     def _release(self, digest: str) -> None:
         """All of it is there, or nothing will be: what is there is seen, and everybody may publish."""
@@ -354,7 +355,7 @@ class Sinks:
 
     async def _decided(self, record: SinkRecord) -> tuple[Topic, dict[str, list[Ref]]]:
         """What was staged for it."""
-        pause = RETRY_SECONDS
+        pauses = iter(RETRY)
         request = Request(record.once, record.run, record.batch, record.source, record.decision)
         while True:
             try:
@@ -365,8 +366,7 @@ class Sinks:
             except DanubeError as error:
                 log.warning("a decided write to %s is waiting: %s", record.key.target, error)
                 self._fail(record, error, for_good=isinstance(error, LOST))
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_SECONDS_MAX)
+            await asyncio.sleep(next(pauses))
 
     def _fail(self, record: SinkRecord, error: DanubeError, place: str = "", *, for_good: bool = False) -> None:
         """It is tried again for as long as that may help; after some time in which nothing was written to the place,
@@ -395,8 +395,7 @@ class Sinks:
 
     async def _conclude(self, digest: str, record: SinkRecord) -> None:
         """It is durable that all rows are there. Before that no other job writes behind them: see `rows_from`."""
-        pause = RETRY_SECONDS
-        while True:
+        for pause in RETRY:
             current, version = self._records.load(record.key)
             if current != record:
                 break  # done, and only the answer was lost
@@ -409,13 +408,11 @@ class Sinks:
             except DanubeError as error:
                 log.warning("a write to %s is done but not recorded yet: %s", record.key.target, error)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_SECONDS_MAX)
         self._release(digest)
 
     async def _fill(self, digest: str, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
         """Until all rows are there, whatever fails meanwhile; or until the topic is not."""
-        pause = RETRY_SECONDS
-        while True:
+        for pause in RETRY:
             try:
                 opened = await self._service.open(ANONYMOUS, part.place, reliable=True)
                 if opened.record.id != part.topic:
@@ -430,7 +427,6 @@ class Sinks:
                 log.warning("%s: not all decided rows are written yet: %s", part.place, error)
                 self._fail(self._undone[digest], error, part.place, for_good=isinstance(error, SinkExpired))
             await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_SECONDS_MAX)
 
     async def _append(
         self, digest: str, opened: Opened, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic

@@ -1,1 +1,1 @@
-"""Which namespaces and topics exist, with what is stored about them in the metadata."""
+"""The namespaces and topics that exist, and what the metadata stores about them."""

@@ -1,7 +1,8 @@
-"""The broker's directory of namespaces and topics: what exists, with its policies, in the metadata store.
+"""The broker's directory: the namespaces and topics that exist, with their policies, in the metadata store.
 
-Every change is one compare-and-set; reads are of the newest applied state. Names are keys here and nowhere else: what
-is stored goes by a number that is never used again, so a topic made again has nothing of the old one.
+Every change is one compare-and-set; a read returns the newest applied state. Only this module uses names as keys.
+Everything else is stored under the number of its topic, which is never used again, so a topic that is created under
+the name of a deleted one has none of its data.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from pydanube.ports.metadata import MetadataStore
 DEFAULT, SYSTEM = "default", "system"
 _NEXT = "ids/topics"
 _TOPICS = "topics/"
-IDS_AT_ONCE = 1_000
+IDS_AT_ONCE = 1_000  # reserved in one transaction
 _STREAM = re.compile(r"t([0-9]+)(?:\.[0-9]+)?(?:#state)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """What is decided about a topic. `partitions` is 0 for one that has none."""
+    """What the metadata says about a topic. `partitions` is 0 if the topic is not partitioned."""
 
     name: TopicName
     id: int
@@ -55,28 +56,28 @@ class TopicRecord:
     durability: Durability = Durability.FSYNC
     policies: Policies = field(default_factory=Policies)
     key_hash: KeyHash = KeyHash.FNV1A64
-    dead_letters: bool = False  # the broker made it for them: patterns pass over it, and it has none of its own
+    dead_letters: bool = False  # the broker created it for dead letters: patterns skip it, and it gets no such topic
 
     def partition_of(self, key: bytes) -> TopicName:
-        """Where messages with the key go; the topic has partitions."""
+        """The partition of messages with this key, if the topic is partitioned."""
         return self.name._replace(partition=self.key_hash.partition(key, self.partitions))
 
     def stream(self, partition: int | None) -> str:
-        """The name of its stream: of numbers only."""
+        """The name of the stream of a partition. It has only numbers, no names."""
         return f"t{self.id}" if partition is None else f"t{self.id}.{partition}"
 
     def places(self) -> list[TopicName]:
-        """Its partitions, or itself if it has none."""
+        """The names of its partitions, or its own name if it has none."""
         return [self.name._replace(partition=each) for each in range(self.partitions)] or [self.name]
 
     def check_place(self, name: TopicName) -> None:
-        """That it names one of them."""
+        """Raises `PartitionMissing` unless `name` is one of `places()`."""
         if name.partition is None and self.partitions:
             last = self.partitions - 1
             raise PartitionMissing(f"{name} is partitioned; name one partition, {name}-part-0 to {name}-part-{last}")
         if name.partition is not None and name.partition >= self.partitions:
-            there = f"its partitions are 0 to {self.partitions - 1}" if self.partitions else "it has no partitions"
-            raise PartitionMissing(f"{self.name} has no partition {name.partition}: {there}")
+            known = f"its partitions are 0 to {self.partitions - 1}" if self.partitions else "it has no partitions"
+            raise PartitionMissing(f"{self.name} has no partition {name.partition}: {known}")
 
     def encode(self) -> bytes:
         record = {
@@ -110,14 +111,16 @@ class TopicRecord:
 
 
 class Directory:
+    """The namespaces and topics of one metadata store."""
+
     def __init__(self, store: MetadataStore) -> None:
         self.store = self._store = store
         self.notes = Notes(store)
-        self._ids = range(0)  # set aside for topics to come
+        self._ids = range(0)  # reserved for topics that are not created yet
         self._reserving = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """`default` and `system` exist from the start."""
+        """Creates the namespaces `default` and `system` if they do not exist yet."""
         for name in (DEFAULT, SYSTEM):
             if self._store.get(_namespace_key(name)) is None:
                 await self._store.transact([(_namespace_key(name), 0)], [(_namespace_key(name), b"{}")])
@@ -152,7 +155,7 @@ class Directory:
                 await self._store.transact([(key, entry.version)], [(key, _encode(changed))])
                 return changed
             except MetadataConflict:
-                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
+                await self._store.transact((), ())  # waits until the change that won the race can be read
 
     def check_deletable(self, name: str) -> None:
         self.policies(name)
@@ -162,7 +165,7 @@ class Directory:
             raise NamespaceNotEmpty(f"namespace {name} still has topics: {topics}")
 
     async def delete_namespace(self, name: str) -> None:
-        """Whoever makes a topic in it at the same time either comes first, and it is not empty, or finds it gone."""
+        """A topic that is created in it at the same time makes this fail, or fails itself, whichever comes second."""
         key = _namespace_key(name)
         while True:
             self.check_deletable(name)
@@ -173,12 +176,12 @@ class Directory:
                 await self._store.transact([(key, entry.version)], gone, empty=f"{_TOPICS}{name}/")
                 return
             except MetadataConflict:
-                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
+                await self._store.transact((), ())  # waits until the change that won the race can be read
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def topics(self, namespace: str | None, after: str = "", limit: int | None = None) -> list[TopicRecord]:
-        """In the order of their names, behind the topic `after`, which need not be there; None is all namespaces."""
+        """Topics by name, from the first one behind `after`, which need not exist. None stands for all namespaces."""
         prefix = _TOPICS if namespace is None else f"{_TOPICS}{namespace}/"
         found = self._store.scan(prefix, after=f"{_TOPICS}{after[1:]}", limit=limit)
         return [_record(key, entry) for key, entry in found]
@@ -187,12 +190,12 @@ class Directory:
         return self._store.count(f"{_TOPICS}{namespace}/")
 
     def kept_places(self, besides: Container[int] = ()) -> Iterator[TopicName]:
-        """Of all topics that keep messages now, but for these ids, read one at a time: there may be many."""
+        """The partitions of all reliable topics but those with these ids, read lazily because there may be many."""
         for record in self.everything():
             yield from record.places() if record.reliable and record.id not in besides else ()
 
     def everything(self) -> Iterator[TopicRecord]:
-        """All topics of all namespaces as there are now, read one at a time."""
+        """All topics of all namespaces, read lazily because there may be many."""
         for key, entry in self._store.scan(_TOPICS):
             yield _record(key, entry)
 
@@ -220,7 +223,7 @@ class Directory:
         policies: Mapping[str, Any] | None = None,
         dead_letters: bool = False,
     ) -> TopicRecord:
-        """A topic of that very name; whoever loses a race hears that it exists."""
+        """Creates a topic of exactly this name. Raises `TopicExists` if another call was faster."""
         if name.partition is not None:
             raise NameInvalid(f"{name} is the name of a partition; create {name.whole} with partitions instead")
         if not 0 <= partitions <= PARTITIONS_MAX:
@@ -238,7 +241,7 @@ class Directory:
             assert namespace is not None
             checks = [(key, 0), (_namespace_key(name.namespace), namespace.version)]
             changes: list[tuple[str, bytes | None]] = [(key, record.encode())]
-            if limit is not None:  # one at a time, so that two cannot both be the last
+            if limit is not None:  # one topic at a time, so that two calls cannot both create the last one
                 if self.topic_count(name.namespace) >= limit:
                     raise TopicLimitReached(
                         f"namespace {name.namespace} has reached its limit of {many(limit, 'topic')}"
@@ -250,21 +253,21 @@ class Directory:
                 await self._store.transact(checks, changes)
                 return record
             except MetadataConflict:
-                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
+                await self._store.transact((), ())  # waits until the change that won the race can be read
 
     async def _new_id(self) -> int:
-        """A number that no topic ever had. They are set aside many at a time; those left at a stop are never used."""
+        """A number that no topic has ever had. Numbers are reserved in blocks; what is left at a stop is never used."""
         async with self._reserving:
             while not self._ids:
                 counter = self._store.get(_NEXT)
-                given, version = (0, 0) if counter is None else (int(counter.value), counter.version)
-                upto = given + IDS_AT_ONCE
+                used, version = (0, 0) if counter is None else (int(counter.value), counter.version)
+                end = used + IDS_AT_ONCE
                 try:
-                    await self._store.transact([(_NEXT, version)], [(_NEXT, b"%d" % upto)])
+                    await self._store.transact([(_NEXT, version)], [(_NEXT, b"%d" % end)])
                 except MetadataConflict:
                     await self._store.transact((), ())
                 else:
-                    self._ids = range(given + 1, upto + 1)
+                    self._ids = range(used + 1, end + 1)
             number, self._ids = self._ids[0], self._ids[1:]
             return number
 
@@ -276,7 +279,10 @@ class Directory:
         policies: Mapping[str, Any] | None = None,
         with_more: Callable[[TopicRecord], tuple[str, bytes]] | None = None,
     ) -> TopicRecord:
-        """Partitions only grow (§18). If they do, what `with_more` makes of the old record is written as well."""
+        """Changes policies or adds partitions, which are never removed (§18).
+
+        If partitions are added, the change that `with_more` returns for the old record joins the transaction.
+        """
         key = _topic_key(name)
         while True:
             record, entry = self.get(name), self._store.get(key)
@@ -296,10 +302,10 @@ class Directory:
                 await self._store.transact([(key, entry.version)], changes)
                 return changed
             except MetadataConflict:
-                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
+                await self._store.transact((), ())  # waits until the change that won the race can be read
 
     async def settled(self) -> None:
-        """Everything that was decided so far is to be seen."""
+        """Waits until all changes made so far can be read."""
         await self._store.transact((), ())
 
     async def delete_topic(self, name: TopicName, extra: Sequence[tuple[str, bytes | None]] = ()) -> TopicRecord:
@@ -311,7 +317,7 @@ class Directory:
                 await self._store.transact([(key, entry.version)], [(key, None), *extra])
                 return record
             except MetadataConflict:
-                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
+                await self._store.transact((), ())  # waits until the change that won the race can be read
 
 
 def _record(key: str, entry: Entry) -> TopicRecord:
@@ -320,7 +326,7 @@ def _record(key: str, entry: Entry) -> TopicRecord:
 
 
 def topic_of_stream(stream: str) -> int | None:
-    """The number of the topic that a stream belongs to; None if it is no topic's."""
+    """The number of the topic that a stream belongs to, or None if it belongs to none."""
     found = _STREAM.fullmatch(stream)
     return None if found is None else int(found[1])
 
@@ -330,7 +336,7 @@ def _namespace_key(name: str) -> str:
 
 
 def _turn_key(namespace: str) -> str:
-    """Written with each topic of a namespace that may not have any number of them."""
+    """A key that changes with each new topic of a namespace with a limit, so that only one is created at a time."""
     return f"turns/{namespace}"
 
 

@@ -1,7 +1,7 @@
-"""Which topics were made, changed or deleted lately, for those who wait to hear of it instead of asking all the time.
+"""The topics that were recently created, changed or deleted, for clients that wait for changes instead of polling.
 
-It watches the metadata and remembers the last changes by their revision, so that whoever was away for a while, or lost
-its connection, continues where it was. Who was away for longer is told to look at everything.
+It watches the metadata and remembers the latest changes by revision, so that a client that lost its connection for a
+while continues where it was. A client that was away for longer has to list all topics again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pydanube.ports.metadata import MetadataStore, Watch
 from pydanube.storage.guard import Guard
 
 _TOPICS = "topics/"
-_EVERY = ""  # among those who wait: for changes anywhere; not the name of a namespace
-Followed = frozenset[str] | None  # namespaces; None: all of them
+_ALL = ""  # the key of clients that wait for changes in any namespace; not a valid name of one
+Namespaces = frozenset[str] | None  # None: all of them
 
 
 class Changes(NamedTuple):
-    """Of the topics of some namespaces up to a revision. `missed`: any may have changed, whatever `topics` says."""
+    """The topics that changed up to a revision. With `missed`, any topic may have changed, and `topics` is empty."""
 
     revision: int
     topics: list[str]
@@ -33,17 +33,17 @@ class Changes(NamedTuple):
 class _Change(NamedTuple):
     revision: int
     namespace: str
-    topic: str  # as a whole name
+    topic: str  # its full name
 
 
 class TopicChanges:
-    """Owned by the broker's loop. It begins to watch when somebody first asks."""
+    """Owned by the broker's loop. It starts to watch the metadata when a client first asks."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._recent: deque[_Change] = deque()
-        self._since = 0  # every change after this revision is among the recent ones
-        self._noted = 0  # up to here
+        self._since = 0  # `_recent` has every change after this revision
+        self._noted = 0  # up to this one
         self._waiting: dict[str, dict[Future[None], None]] = {}  # by namespace
         self._waiters = 0
         self.guard = Guard("watching for changes of topics")
@@ -51,11 +51,12 @@ class TopicChanges:
         self._watching: Task[None] | None = None
 
     async def after(
-        self, namespaces: Followed, revision: int | None, seconds: float, *, replaced: Future[None] | None = None
+        self, namespaces: Namespaces, revision: int | None, seconds: float, *, replaced: Future[None] | None = None
     ) -> Changes:
-        """Changes after a revision, as soon as there are some, or none after so long. Without one: where we are now.
+        """The changes after a revision, as soon as there are any, or none when the time is over.
 
-        `replaced` is done when the caller has asked again, and does not wait for this answer any more.
+        Without a revision, returns the current one at once. `replaced` is done when the client has asked again and no
+        longer waits for this answer.
         """
         if self._watching is None or self._watching.done():
             watch = self._begin()
@@ -70,7 +71,7 @@ class TopicChanges:
         await self._wait(namespaces, seconds, replaced)
         return self._find(namespaces, revision)
 
-    def _find(self, namespaces: Followed, revision: int) -> Changes:
+    def _find(self, namespaces: Namespaces, revision: int) -> Changes:
         if not self._since <= revision <= self._noted:
             return Changes(self._noted, [], missed=True)
         newer = takewhile(lambda change: change.revision > revision, reversed(self._recent))
@@ -79,10 +80,10 @@ class TopicChanges:
             return Changes(self._noted, [], missed=True)
         return Changes(self._noted, topics)
 
-    async def _wait(self, namespaces: Followed, seconds: float, replaced: Future[None] | None) -> None:
+    async def _wait(self, namespaces: Namespaces, seconds: float, replaced: Future[None] | None) -> None:
         waiter: Future[None] = asyncio.get_running_loop().create_future()
-        places = [_EVERY] if namespaces is None else list(namespaces)
-        for namespace in places:
+        keys = [_ALL] if namespaces is None else list(namespaces)
+        for namespace in keys:
             self._waiting.setdefault(namespace, {})[waiter] = None
         self._waiters += 1
         try:
@@ -90,7 +91,7 @@ class TopicChanges:
             await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._waiters -= 1
-            for namespace in places:
+            for namespace in keys:
                 waiting = self._waiting.get(namespace, {})
                 waiting.pop(waiter, None)
                 if not waiting:
@@ -105,7 +106,7 @@ class TopicChanges:
         return watch
 
     async def _watch(self, watch: Watch) -> None:
-        """Until the store is closed. After anything else it starts over, and who waits looks at everything."""
+        """Runs until the store is closed. After a failure it starts over, and waiting clients list all topics again."""
         while not await self.guard.over(self._follow(watch)) or self._lagged:
             self._lagged = False
             watch.close()
@@ -127,7 +128,7 @@ class TopicChanges:
         if len(self._recent) > TOPIC_CHANGES_KEPT:
             self._since = self._recent.popleft().revision
         self._wake(change.namespace)
-        self._wake(_EVERY)
+        self._wake(_ALL)
 
     def _wake(self, namespace: str) -> None:
         for waiter in self._waiting.pop(namespace, ()):

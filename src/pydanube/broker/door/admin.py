@@ -22,8 +22,8 @@ from pydanube.base.limits import (
     SUBSCRIPTIONS_A_TURN,
 )
 from pydanube.base.names import TopicName, parse_topic, parse_whole
-from pydanube.broker.cold.tables import TABLE_STEPS, Table
-from pydanube.broker.cold.tiers import Usage, total
+from pydanube.broker.cold.storage_admin import Usage, total
+from pydanube.broker.cold.topic_tables import TABLE_STEPS, TableStatus
 from pydanube.broker.directory.directory import TopicRecord
 from pydanube.broker.door.backups import Backups
 from pydanube.broker.door.pipelines import Pipelines
@@ -127,14 +127,14 @@ class Admin:
         self._service.reliable(places[0])
         return self._usage(places)
 
-    async def table(self, principal: Principal, name: str) -> Table:
+    async def table(self, principal: Principal, name: str) -> TableStatus:
         """Of a topic as a whole, whichever partition is named. `ObjectsRefused` if it cannot have one here."""
         topics = [self._service.reliable(each) for each in await self.places(principal, name)]
         tiering, streams = self._service.tiers.tiering, [topic.ledger.stream for topic in topics]
         uri = tiering.tables.uri(streams[0].name)
         made = any(stream.record.cold.tabled for stream in streams)
         troubles = [trouble for stream in streams for trouble in tiering.troubles.of(stream.name, *TABLE_STEPS)]
-        return Table(uri, made, any(topic.options.table for topic in topics), tuple(dict.fromkeys(troubles)))
+        return TableStatus(uri, made, any(topic.options.table for topic in topics), tuple(dict.fromkeys(troubles)))
 
     def _usage(self, places: Sequence[Opened]) -> Usage:
         tiers, now = self._service.tiers, self._service.clock.wall()
@@ -418,7 +418,7 @@ def backlog_of(host: SubscriptionHost, end: int) -> int:
 def _stopped(host: SubscriptionHost, backlog: int) -> int:
     """What is not read yet counts if nothing is read any more."""
     engine = host.engine
-    unread = backlog - engine.waiting - engine.in_flight if engine.at_a_stand else 0
+    unread = backlog - engine.waiting - engine.in_flight if engine.is_stalled else 0
     return engine.stopped + max(0, unread)
 
 

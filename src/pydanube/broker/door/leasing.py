@@ -22,7 +22,7 @@ from pydanube.base.errors import (
     TooManyLeases,
     TopicClosed,
 )
-from pydanube.base.limits import LEASES_MAX
+from pydanube.base.limits import LEASES_MAX, SECOND
 from pydanube.base.names import TopicName, parse_topic
 from pydanube.base.ranges import Ranges, ranges_of
 from pydanube.broker.door.service import Service
@@ -32,7 +32,6 @@ from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.dispatch.agenda import Agenda
 from pydanube.dispatch.redelivery import TIMED_OUT
 
-SECOND = 1_000_000  # microseconds
 _TOKEN = re.compile(r"([0-9]{1,18}\.[0-9]{1,18})\.([0-9]{0,9})\.([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
 LOOK_SECONDS = 0.25  # for messages that exist to be read; whoever does not want to wait gets this much
 

@@ -14,9 +14,9 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from pydanube.base.counting import Histogram
-from pydanube.base.limits import METRIC_READS_MAX, METRIC_SLICE, METRIC_SUBSCRIPTIONS_MAX, METRIC_TOPICS_MAX
+from pydanube.base.limits import METRIC_READS_MAX, METRIC_SLICE, METRIC_SUBSCRIPTIONS_MAX, METRIC_TOPICS_MAX, SECOND
+from pydanube.broker.cold.storage_admin import Usage as TierUsage
 from pydanube.broker.cold.tiering import STEPS, Tiering
-from pydanube.broker.cold.tiers import Usage as TierUsage
 from pydanube.broker.door.pipelines import Pipelines, State
 from pydanube.broker.door.service import Service
 from pydanube.broker.serving.open_topic import AnySubscription, Opened
@@ -342,7 +342,7 @@ async def _add_pipelines(page: Page, pipelines: Pipelines) -> None:
             if (value := said.get(name)) is not None:
                 page.add(family, value, known.name)
         if (watermark := said.get("watermark")) is not None:
-            page.add(_WATERMARK, watermark / 1_000_000, known.name)
+            page.add(_WATERMARK, watermark / SECOND, known.name)
         if not number % METRIC_SLICE:
             await asyncio.sleep(0)
 

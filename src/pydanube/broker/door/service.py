@@ -26,11 +26,11 @@ from pydanube.base.errors import (
 )
 from pydanube.base.limits import READ_BYTES_MAX, TOPICS_OPENING_MAX
 from pydanube.base.names import TopicName, parse_topic, parse_whole
+from pydanube.broker.cold.storage_admin import StorageAdmin
 from pydanube.broker.cold.tiering import Space, Tiering
-from pydanube.broker.cold.tiers import Tiers
 from pydanube.broker.commit.sinks import Sinks
 from pydanube.broker.directory.directory import Directory, TopicRecord
-from pydanube.broker.directory.pending import PendingOptions
+from pydanube.broker.directory.pending_options import PendingOptions
 from pydanube.broker.directory.topic_changes import TopicChanges
 from pydanube.broker.door.admin import Admin
 from pydanube.broker.door.presence import Presence
@@ -116,7 +116,7 @@ class Service:
         self.tiering = None if tier is None else Tiering(tier, self.clock, self._kept, space=space, claim=claim)
         self.leftovers = Leftovers(self._around, self.tiering)
         self.salvage = Salvage(self)
-        self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)
+        self.tiers = StorageAdmin(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)
         self.sinks = Sinks(self, directory.store)
         self.errands = Errands()
         self.spreading = Spreading(self, directory)

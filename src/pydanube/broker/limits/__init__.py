@@ -1,1 +1,1 @@
-"""What may be published, stored and delivered, and how fast: policies, quotas, rates, room on the disk."""
+"""Limits on what may be published, stored and delivered: policies, quotas, rates, and free disk space."""

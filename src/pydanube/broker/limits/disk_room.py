@@ -1,8 +1,8 @@
-"""Room on the disk: below a reserve nothing is published, so that what makes room goes on, acknowledging and deleting.
-It also says when the storage node comes near the number of ledgers that it can keep.
+"""Free disk space. When less than a reserve is free, publishing is refused, so that acks and deletions, which free
+space, still work. This module also warns when the storage node comes near the number of ledgers that it can keep.
 
-It is asked once for each batch and counts down; how much there really is it looks up now and then. It owns no disk and
-decides nothing about messages that are stored.
+Each batch is subtracted from the last measurement, which is repeated every few seconds. The module owns no disk, and
+decides nothing about messages that are already stored.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from pydanube.base.units import shown_bytes
 from pydanube.storage.guard import Guard
 
 log = logging.getLogger(__name__)
-REGAINED_PART = 8  # publishing goes on when this part of the reserve is free on top of it: not for every block
+REGAINED_PART = 8  # publishing resumes when an eighth of the reserve is free on top of it, so that it does not flap
 
 
 def reserve_of(file_bytes: int, chosen: int | None = None) -> int:
-    """What is kept, by the size of a journal file unless an operator says otherwise; never less than makes room."""
+    """The bytes to keep free: what the operator chose, or a multiple of the size of a journal file.
+
+    It is never less than acks and deletions need.
+    """
     if chosen is None:
         return ROOM_RESERVE_FILES * file_bytes + ROOM_RESERVE_METADATA_BYTES
     least = file_bytes + ROOM_RESERVE_METADATA_BYTES // 2
@@ -42,54 +45,54 @@ def reserve_of(file_bytes: int, chosen: int | None = None) -> int:
     return max(chosen, least)
 
 
-def check_new(free_bytes: int, place: str, file_bytes: int, chosen: int | None = None) -> None:
-    """A new broker would have room for messages, or `DiskFull` says how much it needs and what would fit.
+def check_new(free_bytes: int, directory: str, file_bytes: int, chosen: int | None = None) -> None:
+    """Raises `DiskFull` if a new broker would have no room for messages; the error says how much it needs.
 
-    One that has been here before starts also on a full disk: whoever acknowledges must find it.
+    It is not called for a broker with data, which starts on a full disk too, so that its messages can be acknowledged.
     """
-    aside = file_bytes // 2 + METADATA_LOG_BYTES  # the ballast, and the first file of the metadata
+    fixed = file_bytes // 2 + METADATA_LOG_BYTES  # the ballast, and the first file of the metadata
     reserve = reserve_of(file_bytes, chosen)
-    needed = reserve + reserve // REGAINED_PART + aside
+    needed = reserve + reserve // REGAINED_PART + fixed
     if free_bytes >= needed:
         return
-    message = f"a new broker needs {shown_bytes(needed)} of free disk, and {place} has {shown_bytes(free_bytes)}"
+    message = f"a new broker needs {shown_bytes(needed)} of free disk, and {directory} has {shown_bytes(free_bytes)}"
     left = free_bytes - METADATA_LOG_BYTES - ROOM_RESERVE_METADATA_BYTES * 9 // 8
-    fitting = 8 * left // (9 * ROOM_RESERVE_FILES + 4) // MIB * MIB  # the same for files of another size
+    fitting = 8 * left // (9 * ROOM_RESERVE_FILES + 4) // MIB * MIB  # solves the above for the file size
     if chosen is None and fitting >= JOURNAL_FILE_BYTES_MIN:
         message += f"; with --journal-file-bytes {fitting} it would fit"
     raise DiskFull(message)
 
 
-async def _plenty() -> int:
+async def _unlimited() -> int:
     return sys.maxsize
 
 
 class Room:
-    """One for a broker. Until `start` there is plenty."""
+    """The free disk space of a broker. Until `start` is called, nothing is refused."""
 
     def __init__(
         self,
         reserve_bytes: int = 0,
-        measure: Callable[[], Awaitable[int]] = _plenty,
+        measure: Callable[[], Awaitable[int]] = _unlimited,
         changed: Callable[[bool], None] | None = None,
         ledgers: Callable[[], int] = lambda: 0,
     ) -> None:
         self.reserve_bytes = reserve_bytes
-        self.bytes = sys.maxsize  # that there were at the last look
+        self.bytes = sys.maxsize  # free at the last measurement
         self.guard = Guard("measuring the free disk space")
-        self.short = False  # nothing is published now
-        self._left = sys.maxsize  # that may still be published until the next look
-        self.ledgers = ledgers  # how many the storage node keeps
-        self._crowded = False  # it was reported that they are many
+        self.short = False  # publishing is refused now
+        self._left = sys.maxsize  # bytes that may be published before the next measurement
+        self.ledgers = ledgers  # the number that the storage node keeps
+        self._ledgers_warned = False  # so that the warning is logged once
         self._measure = measure
-        self._tell_changed = changed
+        self._changed = changed  # called when publishing is refused, and when it resumes
         self._looking: Task[None] | None = None
 
     async def start(self) -> None:
-        """The first look, and from now on others in the background."""
+        """Measures once, and then regularly in the background."""
         if self.reserve_bytes:
             await self.look()
-            self._looking = asyncio.get_running_loop().create_task(self._look_on())
+            self._looking = asyncio.get_running_loop().create_task(self._look_regularly())
 
     async def close(self) -> None:
         if self._looking is not None:
@@ -97,7 +100,7 @@ class Room:
             await asyncio.gather(self._looking, return_exceptions=True)
 
     def admit(self, size: int) -> None:
-        """A batch of that size may be published, or `DiskFull`."""
+        """Raises `DiskFull` if a batch of this size may not be published."""
         if self.short or size > self._left:
             raise DiskFull(
                 f"{shown_bytes(self.bytes)} are free on the disk, "
@@ -106,8 +109,8 @@ class Room:
         self._left -= size
 
     async def look(self) -> None:
-        """How much there is. What was published since the last look is in it, or on its way and counted."""
-        self._count_ledgers()
+        """Measures the free space. The new number accounts for what was published since the last one."""
+        self._check_ledgers()
         try:
             self.bytes = await self._measure()
         except DanubeError as error:
@@ -121,19 +124,19 @@ class Room:
             self.short = short
             self._report()
 
-    def _count_ledgers(self) -> None:
-        """Their number is reported once, long before it is reached; and again after it has fallen."""
-        there = self.ledgers()
-        if there >= NODE_LEDGERS_WARN and not self._crowded:
+    def _check_ledgers(self) -> None:
+        """Warns once, long before the limit is reached, and again only after the number has fallen."""
+        count = self.ledgers()
+        if count >= NODE_LEDGERS_WARN and not self._ledgers_warned:
             log.warning(
                 "the broker has %d ledgers; at %d it stops accepting messages. Delete unused topics, shorten "
                 "retention, or look for abandoned subscriptions (`danube doctor`)",
-                there,
+                count,
                 NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED,
             )
-            self._crowded = True
-        elif there < NODE_LEDGERS_WARN - NODE_LEDGERS_RESERVED:
-            self._crowded = False
+            self._ledgers_warned = True
+        elif count < NODE_LEDGERS_WARN - NODE_LEDGERS_RESERVED:
+            self._ledgers_warned = False
 
     def _report(self) -> None:
         if self.short:
@@ -145,10 +148,10 @@ class Room:
             )
         else:
             log.warning("the disk has room again (%s free): publishing resumes", shown_bytes(self.bytes))
-        if self._tell_changed is not None:
-            self._tell_changed(self.short)
+        if self._changed is not None:
+            self._changed(self.short)
 
-    async def _look_on(self) -> None:
+    async def _look_regularly(self) -> None:
         while True:
             await asyncio.sleep(ROOM_LOOK_SECONDS)
             await self.guard.over(self.look())

@@ -1,7 +1,8 @@
-"""What may be on its way to the journal at a time, shared evenly by the connections that publish.
+"""How many bytes may be on their way to the journal at a time, shared evenly by the connections that publish.
 
-Whatever is published waits behind what is on its way already, so this bounds how long: a connection that sends faster
-is not read meanwhile, and what it sends stays in its socket. It owns no connection and no clock.
+A new message waits behind everything that is already on its way, so this bounds how long it waits. A connection that
+uses up its share is not read until there is room again; what it sends stays in its socket. The module owns no
+connection and no clock.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ from pydanube.base.limits import UNCONFIRMED_ALONE_BYTES_MAX, UNCONFIRMED_BYTES_
 
 
 class Intake:
-    """One for a broker. Who has published in this period or the last counts: also who does so only now and then."""
+    """The intake of a broker. A connection has a share if it has published in this period or the one before."""
 
     def __init__(self) -> None:
         self.period = 0
         self._now = 0  # connections that have published in this period
-        self._before = 0  # and in the last
+        self._before = 0  # and in the one before
 
     def turn(self) -> None:
-        """To be called every second or so: another period begins."""
+        """Begins another period. The broker calls this about once a second."""
         self.period += 1
         self._now, self._before = 0, self._now
 
     def count(self) -> None:
-        """One more connection publishes in this period."""
+        """Counts a connection when it publishes for the first time in this period."""
         self._now += 1
 
     @property
     def share(self) -> int:
-        """Bytes that one connection may have on their way before it is not read."""
+        """The bytes that one connection may have on their way; with more, it is not read."""
         publishing = max(self._now, self._before)
         if publishing <= 1:
             return UNCONFIRMED_ALONE_BYTES_MAX
@@ -36,18 +37,18 @@ class Intake:
 
 
 class Account:
-    """One connection's part of an intake."""
+    """What one connection has on its way."""
 
     __slots__ = ("_bytes", "_intake", "_period", "full")
 
     def __init__(self, intake: Intake) -> None:
         self.full = False
         self._intake = intake
-        self._period = -1  # in which it published last
+        self._period = -1  # the one in which it last published
         self._bytes = 0
 
     def add(self, bytes: int) -> bool:
-        """They are on their way; whether it is full now and was not before."""
+        """Counts bytes that are now on their way. Returns whether this used up the share."""
         intake = self._intake
         if self._period != intake.period:
             self._period = intake.period
@@ -58,7 +59,7 @@ class Account:
         return became
 
     def remove(self, bytes: int) -> bool:
-        """They are confirmed or have failed; whether it has room now and had none before."""
+        """Subtracts bytes that were confirmed or failed. Returns whether there is room again, if there was none."""
         self._bytes -= bytes
         became = self.full and self._bytes <= self._intake.share // 2
         self.full = self.full and not became

@@ -1,6 +1,6 @@
-"""What a namespace or topic allows: limits and rules with their defaults, checked, merged and stored as JSON.
+"""Policies of namespaces and topics: limits and rules, checked, merged, and stored as JSON.
 
-What each does at its limit is in `docs/policies.md`.
+`docs/policies.md` says what happens when each limit is reached.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pydanube.base.errors import NotReliable, PolicyInvalid
-from pydanube.base.limits import BATCH_BYTES_MAX, CONSUMERS_MAX, PRODUCERS_MAX, SUBSCRIPTIONS_MAX
+from pydanube.base.fields import Fields
+from pydanube.base.limits import BATCH_BYTES_MAX, CONSUMERS_MAX, PRODUCERS_MAX, SECOND, SUBSCRIPTIONS_MAX
 from pydanube.base.units import bytes_of, microseconds_of
 from pydanube.broker.limits.quotas import BacklogQuota
 
@@ -21,46 +22,45 @@ REJECT, DROP_OLDEST = "reject", "drop_oldest"
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """None is no limit of its own. A topic's values override its namespace's; a partition counts as a topic."""
+    """The policies of one namespace or topic; None where it sets none.
+
+    A topic's values override those of its namespace. A partition counts as a topic.
+    """
 
     producers_max: int | None = None
     consumers_max: int | None = None
     consumers_per_subscription_max: int | None = None
     subscriptions_max: int | None = None
-    topics_max: int | None = None  # of the namespace
+    topics_max: int | None = None  # in the namespace
     namespace_bytes_max: int | None = None  # stored by all topics of the namespace
     message_bytes_max: int | None = None
     publish_messages_per_second: int | None = None
     publish_bytes_per_second: int | None = None
     dispatch_messages_per_second: int | None = None  # to each subscription
     dispatch_bytes_per_second: int | None = None
-    backlog_bytes_max: int | None = None  # that the slowest subscription has not finished
+    backlog_bytes_max: int | None = None  # not yet finished by the slowest subscription
     backlog_seconds_max: int | None = None
     backlog_policy: str | None = None  # `reject`, the default, or `drop_oldest`
     retention_seconds: int | None = None
     retention_bytes: int | None = None
     ttl_seconds: int | None = None
-    unused_subscription_seconds: int | None = None  # of topics that are not reliable; see `BestEffortTopic`
-    table: str | None = None  # `delta`: what is in object storage is a table of it, too; `none` for one topic not
+    unused_subscription_seconds: int | None = None  # only of topics that are not reliable; see `BestEffortTopic`
+    table: str | None = None  # `delta`: what is in object storage is also a table; `none` exempts a topic
 
     def __post_init__(self) -> None:
+        given = Fields(PolicyInvalid, asdict(self))
         for name, top in _BOUNDS.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= top):
-                raise PolicyInvalid(f"{name} must be a whole number from 1 to {top}, got {value!r:.50}")
-        if self.backlog_policy not in (None, REJECT, DROP_OLDEST):
-            raise PolicyInvalid(f"backlog_policy must be {REJECT} or {DROP_OLDEST}, got {self.backlog_policy!r:.50}")
-
-        if self.table not in (None, NO_TABLE, DELTA):
-            raise PolicyInvalid(f"table must be {DELTA} or {NO_TABLE}, got {self.table!r:.50}")
+            given.whole(name, 1, top, None)
+        given.one_of("backlog_policy", (REJECT, DROP_OLDEST), None)
+        given.one_of("table", (DELTA, NO_TABLE), None)
 
     def over(self, below: Policies) -> Policies:
-        """These, and where these say nothing, those below."""
+        """These policies, with the values of `below` for those that are not set."""
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(below, **{name: value for name, value in own.items() if value is not None})
 
     def changed(self, values: Mapping[str, Any]) -> Policies:
-        """With these values set; None takes one back."""
+        """A copy with these values set; None removes a value."""
         known = [field.name for field in fields(self)]
         for name in values:
             if name not in known:
@@ -68,7 +68,7 @@ class Policies:
         return replace(self, **{name: _number(name, value) for name, value in values.items()})
 
     def check_topic(self, topic: object, *, reliable: bool) -> None:
-        """As a topic's own: what only a namespace can have, or only a topic that keeps messages, is refused."""
+        """Raises if one of these cannot be set on the topic: it is for namespaces, or for the other kind of topic."""
         for name in self.to_json():
             if name in OF_NAMESPACES:
                 raise PolicyInvalid(f"{name} is a policy of namespaces and cannot be set on {topic}")
@@ -87,7 +87,7 @@ class Policies:
 
     @property
     def due_always(self) -> bool:
-        """Whether time or other topics bring about something in a topic where nothing happens."""
+        """Whether a topic must be visited even when nothing happens in it: time or other topics may use up a limit."""
         ages = (self.ttl_seconds, self.retention_seconds, self.backlog_seconds_max)
         sizes = (self.retention_bytes, self.backlog_bytes_max, self.namespace_bytes_max)
         return any(limit is not None for limit in ages + sizes)
@@ -97,11 +97,11 @@ class Policies:
 
 
 def _number(name: str, value: Any) -> Any:
-    """Text with a unit as the number that it means: `7d`, `10GiB`."""
+    """A string with a unit, such as `7d` or `10GiB`, as a number of seconds or bytes."""
     if not isinstance(value, str) or name not in _BOUNDS:
         return value
     try:
-        return microseconds_of(value) // 1_000_000 if "seconds" in name else bytes_of(value)
+        return microseconds_of(value) // SECOND if "seconds" in name else bytes_of(value)
     except ValueError as error:
         raise PolicyInvalid(f"{name}: {error}") from None
 

@@ -1,7 +1,7 @@
-"""What is stored, counted: the bytes of a namespace, and those that the subscriptions of a topic have not finished.
+"""Counts stored bytes: those of a namespace, and those that the subscriptions of a topic have not finished.
 
-Pure: numbers in, numbers out. Bytes between two offsets of one ledger are taken in proportion to its messages, so a
-backlog is known exactly per ledger and about within one.
+Pure: numbers in, numbers out. Within a ledger, bytes are assumed to be spread evenly over its messages, so a backlog
+is exact at the boundaries of ledgers and an estimate between them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Extent(NamedTuple):
-    """A ledger's offsets, and its bytes."""
+    """The offsets of a ledger, and its size."""
 
     first: int
     last: int
@@ -21,15 +21,15 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BacklogQuota:
-    """How far the slowest subscription of a topic may fall behind. None is no such limit."""
+    """How far the slowest subscription of a topic may fall behind; None is no limit."""
 
     bytes: int | None = None
     seconds: int | None = None
-    drop_oldest: bool = False  # else publishing is refused
+    drop_oldest: bool = False  # instead of refusing to publish
 
 
 def bytes_from(extents: Sequence[Extent], offset: int) -> int:
-    """The bytes at `offset` and after. Extents come in the order of their offsets."""
+    """The bytes from `offset` on. The extents are in the order of their offsets."""
     total = 0
     for extent in reversed(extents):
         if extent.last < offset:
@@ -42,7 +42,7 @@ def bytes_from(extents: Sequence[Extent], offset: int) -> int:
 
 
 def offset_leaving(extents: Sequence[Extent], bytes: int) -> int:
-    """The lowest offset at and after which there are at most this many bytes; 0 if all of them are."""
+    """The lowest offset from which on there are at most this many bytes; 0 if all extents together have no more."""
     for extent in reversed(extents):
         if extent.bytes > bytes:
             count = extent.last - extent.first + 1
@@ -52,20 +52,20 @@ def offset_leaving(extents: Sequence[Extent], bytes: int) -> int:
 
 
 class Usage:
-    """Stored bytes of one namespace: a sum that is kept, and the part of it that each of its places has."""
+    """The stored bytes of a namespace: their sum, and how many each of its topics and partitions has."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._places: dict[str, int] = {}  # topic or partition; there are no more than the directory has
+        self._partitions: dict[str, int] = {}  # by topic or partition; as many as the directory has
 
-    def set(self, place: str, bytes: int) -> None:
-        """What was found to be stored there."""
-        self.bytes += bytes - self._places.get(place, 0)
-        self._places[place] = bytes
+    def set(self, partition: str, bytes: int) -> None:
+        """Replaces what was counted for a partition by what was measured."""
+        self.bytes += bytes - self._partitions.get(partition, 0)
+        self._partitions[partition] = bytes
 
-    def add(self, place: str, bytes: int) -> None:
+    def add(self, partition: str, bytes: int) -> None:
         self.bytes += bytes
-        self._places[place] = self._places.get(place, 0) + bytes
+        self._partitions[partition] = self._partitions.get(partition, 0) + bytes
 
-    def forget(self, place: str) -> None:
-        self.bytes -= self._places.pop(place, 0)
+    def forget(self, partition: str) -> None:
+        self.bytes -= self._partitions.pop(partition, 0)

@@ -1,18 +1,19 @@
-"""Rates of messages and bytes: what may go now, and how long to wait when too much went. Pure: time is handed in.
+"""Rates of messages and bytes: how much may pass now, and how long to wait if too much has passed.
 
-What goes may go beyond the rate, as a debt that time repays: a batch is never cut for a rate, and one that is larger
-than a second's worth still goes. It never says what to do with whoever must wait.
+Pure: the time is an argument. A batch is never split to fit a rate, and one that is larger than a second's worth still
+passes. What exceeds the rate is a debt, which time repays. The caller decides what to do with a client that must wait.
 """
 
 from __future__ import annotations
 
-SECOND = 1_000_000  # microseconds
-BURST = SECOND  # what was not used in the last second may be used at once
-RANGE = SECOND // 20  # what goes in so long may go together
+from pydanube.base.limits import SECOND
+
+BURST = SECOND  # what was not used in the last second may be used now
+RANGE = SECOND // 20  # messages of this much time are sent together
 
 
 class _Limit:
-    """One number a second. Kept as the time at which everything that went is within it."""
+    """A number per second. The state is the time at which everything that has passed is within the limit."""
 
     __slots__ = ("even_at", "per_second")
 
@@ -21,7 +22,7 @@ class _Limit:
         self.even_at = -BURST
 
     def take(self, amount: int, now: int) -> None:
-        cost = -(-amount * SECOND // self.per_second)  # rounded up: what is small is not free
+        cost = -(-amount * SECOND // self.per_second)  # rounded up, so that small messages are not free
         self.even_at = max(self.even_at, now - BURST) + cost
 
     def room(self, now: int) -> int:
@@ -29,7 +30,7 @@ class _Limit:
 
 
 class Rate:
-    """Messages and bytes per second; None is no such limit."""
+    """Messages and bytes per second; None is no limit."""
 
     __slots__ = ("_bytes", "_messages", "bytes", "messages")
 
@@ -40,19 +41,19 @@ class Rate:
         self._bytes = None if bytes is None else _Limit(bytes)
 
     def take(self, messages: int, bytes: int, now: int) -> None:
-        """They go, whether there is room or not."""
+        """Counts messages that pass, whether there is room for them or not."""
         if self._messages is not None:
             self._messages.take(messages, now)
         if self._bytes is not None:
             self._bytes.take(bytes, now)
 
     def wait(self, now: int) -> int:
-        """Microseconds until what went is within the rate; 0 if it is."""
+        """Microseconds until everything that has passed is within the rate; 0 if it already is."""
         even_at = [limit.even_at for limit in (self._messages, self._bytes) if limit is not None]
         return max(0, *(at - now for at in even_at))
 
     def room(self, message_bytes: int, now: int) -> int:
-        """How many messages of about that size may go now: one at least, unless it has to wait."""
+        """How many messages of about this size may pass now: at least one, or none if the debt is not repaid yet."""
         if self.wait(now):
             return 0
         rooms = [] if self._messages is None else [self._messages.room(now)]
@@ -62,19 +63,20 @@ class Rate:
 
 
 class Throttle:
-    """Holds one receiver to a rate: beyond it everything rests until a range may go, not a message at a time."""
+    """Holds one receiver to a rate. Beyond it, nothing is sent until a whole range of messages may pass together."""
 
     __slots__ = ("_rate", "until")
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
-        self.until = 0  # nothing goes before
+        self.until = 0  # nothing is sent before this time
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
         return self._rate.messages, self._rate.bytes
 
     def rests(self, now: int) -> bool:
+        """Whether nothing may be sent now."""
         if now >= self.until:
             wait = self._rate.wait(now)
             if not wait:
@@ -83,7 +85,7 @@ class Throttle:
         return True
 
     def room(self, wanted: int, message_bytes: int, now: int) -> int:
-        """How many of these messages go now; the others wait."""
+        """How many of the wanted messages may be sent now."""
         room = self._rate.room(message_bytes, now)
         if room < wanted:
             self.until = now + RANGE
@@ -93,10 +95,10 @@ class Throttle:
         self._rate.take(messages, bytes, now)
 
     def due(self, otherwise: int | None, now: int) -> int | None:
-        """When there is something to do: at the end of a rest, or when it would be without one."""
+        """When the receiver is next due: when it may be sent to again, or else at the time given."""
         return self.until if self.rests(now) else otherwise
 
 
 def rate_of(messages: int | None, bytes: int | None) -> Rate | None:
-    """None where nothing is limited."""
+    """A rate, or None if nothing is limited."""
     return None if messages is None and bytes is None else Rate(messages, bytes)

@@ -14,7 +14,7 @@ from pydanube.base.names import TopicName
 from pydanube.base.units import shown_when
 from pydanube.broker.serving.open_topic import Opened, Principal
 from pydanube.broker.state.options import dead_letter_topic
-from pydanube.broker.subscription.hindrance import DAMAGE, in_words
+from pydanube.broker.subscription.damage_notices import DAMAGE, in_words
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
@@ -98,7 +98,7 @@ async def _of_offset(topic: Topic, host: SubscriptionHost, offset: int) -> Expla
 
 def _sentence(found: Explanation, until: str, topic: TopicName, host: SubscriptionHost) -> str:
     """For people. Poison goes away only if somebody says so: how, and without the loss of any other message."""
-    said, name = found.in_words(until), host.known.name
+    said, name = found.render(until), host.known.name
     alter = f"danube subscription alter {topic.whole} {quote(name)}"
     if found.cause is Why.POISON_STUCK:
         return f"{said} The broker keeps trying; `{alter}` changes what happens to it."

@@ -19,7 +19,8 @@ from pydanube.broker.directory.directory import TopicRecord
 from pydanube.broker.serving.open_topic import ANONYMOUS, Principal
 from pydanube.broker.state.log import state_stream
 from pydanube.broker.work.jobs import Asked, Jobs
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.stream.record import LedgerRecord, Lost
 from pydanube.topic.records import SubscriptionDeleted, decode
 from pydanube.topic.state import TopicState

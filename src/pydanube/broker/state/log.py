@@ -27,6 +27,7 @@ from pydanube.base.limits import (
     STATE_COMPACT_BYTES,
     STATE_QUEUE_RECORDS_MAX,
 )
+from pydanube.base.retry import Backoff
 from pydanube.broker.state.group import Group, Snapshot, first_part
 from pydanube.storage.stream.stream import Stream
 from pydanube.topic.records import Record, decode, encode
@@ -34,7 +35,7 @@ from pydanube.topic.state import TopicState
 from pydanube.wire.batch import Batch, build
 
 log = logging.getLogger(__name__)
-RETRY_SECONDS, RETRY_SECONDS_MAX = 0.05, 5.0
+RETRY = Backoff(0.05, 5.0)
 
 
 class StateLog:
@@ -174,7 +175,7 @@ class StateLog:
                 self._compact()
         except NodeBusy:
             self._filling, self._queued = group, len(group.records)
-            self._schedule(RETRY_SECONDS)
+            self._schedule(RETRY.first)
         except DanubeError as error:
             group.settle(TopicRecovering(str(error)))
             self._break(error)
@@ -244,7 +245,7 @@ class StateLog:
         try:
             begun = self._begin(snapshot, batches)
         except NodeBusy:
-            self._schedule(RETRY_SECONDS)
+            self._schedule(RETRY.first)
             return
         self._compacting = self._loop.create_task(self._compact_on(snapshot, batches, begun))
 
@@ -284,7 +285,7 @@ class StateLog:
             try:
                 stamped, written = self._stream.append(batch)
             except NodeBusy:
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY.first)
                 continue
             self.bytes += stamped.size
             self._snapshot_bytes += stamped.size
@@ -319,13 +320,12 @@ class StateLog:
 
     async def _mend(self) -> None:
         """Some of what memory has was perhaps not written: a snapshot says all of it again."""
-        pause = RETRY_SECONDS
-        while True:
+        for pause in RETRY:
             try:
                 await self._stream.ready()
                 data_offset = self._data_end()
                 while not self._state.producers.snapshot_ready(data_offset):
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await asyncio.sleep(RETRY.first)
                     data_offset = self._data_end()
                 snapshot = Snapshot(self._state, data_offset, self._part_bytes)
                 batches = snapshot.batches()
@@ -337,7 +337,6 @@ class StateLog:
                 if not isinstance(error, DanubeError):
                     self._unforeseen(error)
                 await asyncio.sleep(pause)  # longer each time: what an attempt has written stays until one succeeds
-                pause = min(2 * pause, RETRY_SECONDS_MAX)
                 continue
             log.info("%s: the state is complete again", self._stream.name)
             self._broken = None

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid, SubscriptionOptionInvalid
-from pydanube.base.limits import LEDGERS_LISTED_MAX, TOPIC_NAME_CHARACTERS_MAX
+from pydanube.base.fields import Fields, listed, shown
+from pydanube.base.limits import LEDGERS_LISTED_MAX, MIB, SECOND, TOPIC_NAME_CHARACTERS_MAX
 from pydanube.base.names import TopicName, full_name
 from pydanube.base.units import microseconds_of
 from pydanube.broker.limits.quotas import BacklogQuota
@@ -43,7 +44,7 @@ class TopicOptions:
     dispatch_bytes_per_second: int | None = None
     unused_subscription_seconds: int | None = None  # of a topic that keeps nothing; None is its default
     table: str | None = None  # what its segments are a table of: "delta"
-    ledger_bytes: int = 256 * 1024 * 1024
+    ledger_bytes: int = 256 * MIB
     ledger_seconds: float = 4 * 3600.0
     ledgers_listed: int = LEDGERS_LISTED_MAX  # in a stream's record, the others in pages
     state_compact_bytes: int | None = None  # of its state log between snapshots, at least; None is STATE_COMPACT_BYTES
@@ -76,12 +77,10 @@ class SubscriptionOptions:
     poison_chosen: bool = field(default=False, compare=False)  # the same of failure.poison
 
     def __post_init__(self) -> None:
-        if self.idle_seconds is not None and not (type(self.idle_seconds) is int and self.idle_seconds > 0):
-            raise SubscriptionOptionInvalid(
-                f"idle_seconds must be a whole number of seconds, 1 or more, got {self.idle_seconds!r:.50}"
-            )
-        if type(self.holds_only) is not bool:
-            raise SubscriptionOptionInvalid(f"holds_only must be true or false, got {self.holds_only!r:.50}")
+        own = {"idle_seconds": self.idle_seconds, "holds_only": self.holds_only}
+        given = Fields(SubscriptionOptionInvalid, own)
+        given.whole("idle_seconds", 1, None, None)
+        given.flag("holds_only")
 
     def encode(self) -> bytes:
         return json.dumps(self.stored(), separators=(",", ":")).encode()
@@ -146,7 +145,7 @@ class SubscriptionOptions:
         except ValueError as why:
             raise SubscriptionOptionInvalid(f"subscription options cannot be read: {why}") from why
         if not isinstance(found, dict):
-            raise SubscriptionOptionInvalid(f"subscription options must be an object, got {type(found).__name__}")
+            raise SubscriptionOptionInvalid(f"subscription options must be an object, got {shown(found)}")
         return cls.from_json(found)
 
     @classmethod
@@ -171,7 +170,7 @@ def _plain(value: object) -> object:
 def _changed(options: Section, section: str, found: object) -> Section:
     """With these values; a complaint names what there is."""
     if not isinstance(found, Mapping):
-        raise SubscriptionOptionInvalid(f"{section} must be an object with options by name, got {type(found).__name__}")
+        raise SubscriptionOptionInvalid(f"{section} must be an object with options by name, got {shown(found)}")
     known = [each.name for each in fields(options)]
     values: dict[str, Any] = {}
     for name, value in found.items():
@@ -190,9 +189,9 @@ def _changed(options: Section, section: str, found: object) -> Section:
 
 def in_seconds(microseconds: int | None) -> float | None:
     """As options say it; whole seconds are whole numbers."""
-    if microseconds is None or microseconds % 1_000_000:
-        return None if microseconds is None else microseconds / 1_000_000
-    return microseconds // 1_000_000
+    if microseconds is None or microseconds % SECOND:
+        return None if microseconds is None else microseconds / SECOND
+    return microseconds // SECOND
 
 
 def _microseconds(name: str, value: Any) -> int:
@@ -203,11 +202,11 @@ def _microseconds(name: str, value: Any) -> int:
 
 
 def _idle_seconds(value: Any) -> Any:
-    return _microseconds("idle_seconds", value) // 1_000_000 if isinstance(value, str) else value
+    return _microseconds("idle_seconds", value) // SECOND if isinstance(value, str) else value
 
 
 def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
     choices = [each.value for each in kind]
     if value not in choices:
-        raise SubscriptionOptionInvalid(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {value!r:.50}")
+        raise SubscriptionOptionInvalid(f"{name} must be {listed(choices)}, got {shown(value)}")
     return kind(value)

@@ -6,10 +6,9 @@ Reading is bounded for each answer; what would go beyond is not known. Changes n
 from __future__ import annotations
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.limits import SECOND
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
-
-SECOND = 1_000_000  # microseconds
 
 
 class Ages:

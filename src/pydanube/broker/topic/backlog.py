@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from pydanube.base.errors import BacklogFull, DanubeError
+from pydanube.base.limits import SECOND
 from pydanube.broker.limits.quotas import BacklogQuota, Extent, bytes_from, offset_leaving
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.storage.stream.managed import ManagedLedger
@@ -17,7 +18,6 @@ from pydanube.storage.stream.stream import Stream
 from pydanube.topic.records import Cause
 
 log = logging.getLogger(__name__)
-SECOND = 1_000_000  # microseconds
 DROP_PART = 16  # one part in so many is dropped beyond what must go, so that not every publish drops some
 
 

@@ -23,10 +23,11 @@ from pydanube.base.errors import (
     TopicClosed,
 )
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import LOOKED_INTO_AT_ONCE, SUBSCRIPTIONS_MAX, UNUSED_SUBSCRIPTION_SECONDS
-from pydanube.broker.limits.rates import SECOND, Rate, rate_of
+from pydanube.base.limits import LOOKED_INTO_AT_ONCE, SECOND, SUBSCRIPTIONS_MAX, UNUSED_SUBSCRIPTION_SECONDS
+from pydanube.broker.limits.rates import Rate, rate_of
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Delivery, Timing, keys_of
+from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Delivery, Timing
+from pydanube.broker.subscription.runs import keys_of
 from pydanube.broker.topic.topic import LATEST, Receipt
 from pydanube.dispatch.best_effort import BestEffort
 from pydanube.dispatch.events import Run

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pydanube.base.limits import SECOND
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
 
-SECOND = 1_000_000
 _OPTION = b"idle_seconds"  # looked for before the options are decoded: there may be thousands without it
 
 

@@ -34,7 +34,7 @@ from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Timing
 from pydanube.broker.subscription.engines import engine_for
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.subscription.read_ahead import Shelf
+from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
 from pydanube.broker.topic.backlog import Backlog, extents_of
 from pydanube.broker.topic.dead_letter import dead_letter_of
 from pydanube.broker.topic.producer_sessions import Session, Sessions
@@ -48,7 +48,8 @@ from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.stream.cold import ColdTier, tier_bounds
 from pydanube.storage.stream.managed import ManagedLedger
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.storage.stream.tail import TailCache
 from pydanube.storage.watched_clock import WatchedClock
 from pydanube.topic.dedup import Duplicate, Renewal
@@ -74,7 +75,7 @@ class Surroundings:
     publish: PublishElsewhere  # where dead letters go
     tier: ColdTier | None = None  # where messages go that are sealed, if anywhere
     offload: Offload = field(default_factory=lambda: ThreadOffload(1))
-    shelf: Shelf = field(default_factory=Shelf)
+    read_ahead: ReadAheadBudget = field(default_factory=ReadAheadBudget)
 
 
 class Receipt(NamedTuple):
@@ -472,7 +473,7 @@ class Topic:
             await self._around.publish(target, letter)
 
         around = self._around
-        host = SubscriptionHost(known, engine, self.ledger, self._log, around.clock, dead_letter, around.shelf)
+        host = SubscriptionHost(known, engine, self.ledger, self._log, around.clock, dead_letter, around.read_ahead)
         host.set_rate(self.options.dispatch_messages_per_second, self.options.dispatch_bytes_per_second)
         self.subscriptions[known.name] = host
         return host

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import LOOKED_INTO_AT_ONCE
+from pydanube.base.limits import LOOKED_INTO_AT_ONCE, SECOND
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.idle import Idle
 from pydanube.storage.stream.writer import LedgerWriter
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pydanube.broker.topic.topic import Topic
 
 log = logging.getLogger(__name__)
-SECOND = 1_000_000  # microseconds
 WAITING_BY_AGE = 64  # ledgers to upload that age alone makes: while object storage fails, time makes no more of them
 EXPIRY_READS_MAX = 64  # of one subscription in one tick: the rest expires in the next
 

@@ -6,18 +6,18 @@ import logging
 from dataclasses import dataclass
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.retry import Backoff
 from pydanube.ports.clock import Clock
 
 log = logging.getLogger(__name__)
-PAUSE_SECONDS = 1.0  # before the first new attempt; twice as long with each that fails
-PAUSE_SECONDS_MAX = 60.0
+RETRY = Backoff(1.0, 60.0)
 
 
 @dataclass(slots=True)
 class Trouble:
     what: str
     kind: str  # of error: texts may have a number of each attempt in them
-    pause: float
+    failures: int  # in a row
     not_before: float
 
 
@@ -41,11 +41,11 @@ class Troubles:
     def failed(self, place: str, step: str, error: BaseException) -> None:
         found, what = self._found.get((place, step)), f"{error}"
         self.failures[step] = self.failures.get(step, 0) + 1
-        pause = PAUSE_SECONDS if found is None else min(2 * found.pause, PAUSE_SECONDS_MAX)
+        failures = 1 if found is None else found.failures + 1
         kind = error.code if isinstance(error, DanubeError) else type(error).__name__
         if found is None or found.kind != kind:
             log.warning("%s: %s does not work yet: %s", place, step, what)
-        self._found[place, step] = Trouble(what, kind, pause, self._clock.monotonic() + pause)
+        self._found[place, step] = Trouble(what, kind, failures, self._clock.monotonic() + RETRY.after(failures))
 
     def worked(self, place: str, step: str) -> None:
         if self._found.pop((place, step), None) is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from pydanube.base.limits import SECOND
 from pydanube.cli.shell import values
 from pydanube.cli.shell.groups import CommandGroup
 from pydanube.cli.shell.output import Output, output_option, progress, throughput
@@ -185,7 +186,7 @@ class _Intake:
             self.size += sum(map(len, filter(None, batch.payloads)))
             published = batch.content.publish_time
             if published >= self._wall and len(self.latencies) < SAMPLES_MAX:
-                self.latencies.append((consumer.client.clock.wall() - published) / 1_000_000)
+                self.latencies.append((consumer.client.clock.wall() - published) / SECOND)
             consumer.ack(batch)
             advance(len(batch))
 

@@ -21,7 +21,7 @@ import click
 
 from pydanube import __version__
 from pydanube.base.errors import DanubeError, VerbUnknown
-from pydanube.base.limits import BLOCKED_LISTED_MAX, NODE_LEDGERS_MAX, NODE_LEDGERS_WARN
+from pydanube.base.limits import BLOCKED_LISTED_MAX, NODE_LEDGERS_MAX, NODE_LEDGERS_WARN, SECOND
 from pydanube.base.units import shown_bytes
 from pydanube.cli.shell.output import Output, output_option
 from pydanube.cli.shell.running import client_of, run
@@ -107,7 +107,7 @@ def _clock(data_dir: Path | None) -> Finding:
     """The files of a broker are never newer than now, unless the clock went back."""
     now = time.time()
     newest = max((each.stat().st_mtime for each in data_dir.glob("*")), default=0.0) if data_dir is not None else 0.0
-    shown = str(shown_time(round(now * 1_000_000)))
+    shown = str(shown_time(round(now * SECOND)))
     if now < BUILT_SECONDS or newest > now + SKEW_SECONDS_MAX:
         return Finding(
             "clock", FAIL, shown, "Set the clock and sync it with NTP: retention and seek by time depend on it."
@@ -171,7 +171,7 @@ async def _broker(ctx: click.Context) -> list[Finding]:
             Finding("broker", WARN, f"no broker is listening at {where}", "Start a broker with `danube standalone`.")
         ]
     found = [Finding("broker", OK, f"{welcome.broker} answers at {where} in {took * 1000:.1f} ms")]
-    apart = abs(welcome.time - now) / 1_000_000
+    apart = abs(welcome.time - now) / SECOND
     if welcome.time and apart > SKEW_SECONDS_MAX:
         advice = "Sync both clocks with NTP: seek by time and retention use the broker's clock."
         found.append(Finding("broker clock", WARN, f"{apart:,.1f} seconds from this machine's", advice))

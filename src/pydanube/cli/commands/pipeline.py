@@ -10,6 +10,7 @@ import click
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.errors.root import ExitCode
+from pydanube.base.limits import SECOND
 from pydanube.base.units import shown_bytes
 from pydanube.cli.commands.pipeline_files import explain, redrive, reset, run, validate
 from pydanube.cli.commands.pipeline_lakehouse import lakehouse
@@ -134,7 +135,7 @@ async def stop(client: Client, output: Output, name: str, wait: bool, timeout: i
     """Stop a pipeline, wherever it runs, after its current batch. The next run continues from there."""
     found = await client.admin.order_pipeline(name, "stop")
     if wait:
-        found = await _until_ended(client, name, timeout / 1_000_000)
+        found = await _until_ended(client, name, timeout / SECOND)
     if found["state"] == "lost":
         raise Failure(
             f"{name} has not reported for a while; it will be told to stop when it does",

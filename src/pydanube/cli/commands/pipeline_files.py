@@ -37,13 +37,8 @@ remote_option = click.option("--remote", metavar="URL", help="A Spark Connect se
 def check_spark(flow: Flow, *, remote: bool) -> None:
     """Raises, before anything is started, if a package or Java is missing."""
     wanted = {"pyspark": "pipelines", "pyarrow": "pipelines"}
-    kinds = {each.kind for each in flow.targets} | ({flow.dead_letters.kind} if flow.dead_letters else set())
-    if "delta" in kinds:
-        wanted["deltalake"] = "a Delta table"
-    if "iceberg" in kinds:
-        wanted["pyiceberg"] = "an Iceberg table"
-    if getattr(flow.source, "format", "") == "avro":
-        wanted["fastavro"] = "Avro"
+    for each in (*flow.sinks, flow.dead_letters, flow.source):
+        wanted |= each.packages if each is not None else {}
     if remote:
         wanted["grpc"] = "Spark Connect"
     for module, purpose in wanted.items():
@@ -96,7 +91,7 @@ def run_flow(
     late = f", {found.late_rows:,} of them late" if found.late_rows else ""
     output.summary(
         f"{flow.name} {outcome.how}: {found.rows:,} rows in {found.batches:,} batches, {seconds:,.1f} s{late}",
-        beside=flow.console is not None,
+        beside=not flow.targets,
         pipeline=flow.name,
         outcome=outcome.how,
         rows=found.rows,
@@ -109,12 +104,11 @@ def run_flow(
 
 def load(ctx: click.Context, file: str, checkpoint: str | None) -> Flow:
     """Loads a pipeline file. --ca-file applies to every broker in the file that has no `ca` of its own."""
-    from pydanube.pipeline.run.runner import with_ca
-    from pydanube.pipeline.spec.fields import parse_place
+    from pydanube.pipeline.spec.fields import parse_location
     from pydanube.pipeline.spec.flow import Flow
 
-    flow = with_ca(Flow.load(file), ca_file_option(ctx), named=True)
-    return flow if checkpoint is None else replace(flow, checkpoint=parse_place("--checkpoint", checkpoint, "."))
+    flow = Flow.load(file).with_ca(ca_file_option(ctx), named=True)
+    return flow if checkpoint is None else replace(flow, checkpoint=parse_location("--checkpoint", checkpoint, "."))
 
 
 @click.command(epilog="Example: danube pipeline run orders.yaml --master 'local[4]'")
@@ -164,13 +158,12 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
     if master is not None and remote is not None:
         raise click.UsageError(MASTER_OR_REMOTE)
     flow = load(ctx, file, None)
-    from pydanube.pipeline.run.checkpoint import look
+    from pydanube.pipeline.run.checkpoint import read_record
     from pydanube.pipeline.run.preflight import check, needs_broker
-    from pydanube.pipeline.run.runner import with_ca
     from pydanube.pipeline.spec.flow import check_master, warnings
 
     broker = broker_of(ctx)
-    flow = with_ca(flow, broker.ca_file)
+    flow = flow.with_ca(broker.ca_file)
     where = remote or master or ""
     check_master(flow, where)
     checked, skipped, notes = [f"file: {file}"], ["SQL and columns", "tables"], warnings(flow, where)
@@ -179,7 +172,7 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
         checked.append("packages: all installed" if remote is not None else "packages and Java: all installed")
     except (Failure, DanubeError) as error:
         notes.append(f"{error} on this machine: the pipeline cannot run here")
-    record = look(flow.checkpoint, flow.name)
+    record = read_record(flow.checkpoint, flow.name)
     begun = record is not None
     state = f"generation {record.generation}, to continue from" if record is not None else "none yet"
     checked.append(f"checkpoint: {flow.checkpoint}, {state}")
@@ -219,13 +212,12 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
     check_spark(flow, remote=remote is not None)
     from pydanube.pipeline.query import build
     from pydanube.pipeline.query.cause import cause_of
-    from pydanube.pipeline.query.session import Noise, Sessions
-    from pydanube.pipeline.run.runner import with_ca
+    from pydanube.pipeline.query.session import JvmOutput, Sessions
 
     broker = broker_of(ctx)
-    sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, Noise(None), verbose=False)
+    sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, JvmOutput(None), verbose=False)
     try:
-        text = build.explain(sessions.get(flow.spark), with_ca(flow, broker.ca_file), broker.url)
+        text = build.explain(sessions.get(flow.spark), flow.with_ca(broker.ca_file), broker.url)
     except Exception as error:
         raise cause_of(error).error from error
     finally:
@@ -275,21 +267,20 @@ def reset(
     is lost or broken; nothing is read twice then.
     """
     flow = load(ctx, file, checkpoint)
+    from pydanube.pipeline.run.broker_record import broker_record_of
     from pydanube.pipeline.run.checkpoint import open_checkpoint
-    from pydanube.pipeline.run.keeping import keeper_of
-    from pydanube.pipeline.run.remembering import TABLES, where_targets_stand
     from pydanube.pipeline.run.resetting import plan_reset, written_again
     from pydanube.pipeline.run.resetting import reset as reset_pipeline
-    from pydanube.pipeline.run.runner import with_ca
+    from pydanube.pipeline.run.target_position import TABLES, position_of_targets
 
     broker = broker_of(ctx)
-    flow = with_ca(flow, broker.ca_file)
+    flow = flow.with_ca(broker.ca_file)
     by_tables = position.strip().lower() == TABLES
     start = TABLES if by_tables else position_of(position)
 
     async def work() -> None:
         async with client_of_flow(ctx, flow) as client:
-            known = await where_targets_stand(flow, broker.url) if by_tables else None
+            known = await position_of_targets(flow, broker.url) if by_tables else None
             wanted = await plan_reset(client, flow, opened, broker.url, start if known is None else known.start)
             if known is not None:  # the checkpoint is lost or ignored
                 wanted = replace(wanted, again=0, skipped=0)
@@ -307,7 +298,9 @@ def reset(
                     generation=opened.record.generation,
                 )
 
-    with open_checkpoint(flow.checkpoint, flow.name, keeper=keeper_of(flow, broker.url, broker.ca_file)) as opened:
+    with open_checkpoint(
+        flow.checkpoint, flow.name, store=broker_record_of(flow, broker.url, broker.ca_file)
+    ) as opened:
         run_coroutine(work())
 
 
@@ -331,10 +324,9 @@ def redrive(ctx: click.Context, output: Output, confirmation: Confirmation, file
     """
     flow = load(ctx, file if os.path.exists(file) else _file_of(ctx, file), None)
     from pydanube.pipeline.dead_letters.redriving import redrive as redrive_letters
-    from pydanube.pipeline.run.runner import with_ca
 
     broker = broker_of(ctx)
-    flow = with_ca(flow, broker.ca_file)
+    flow = flow.with_ca(broker.ca_file)
     if flow.dead_letters is None:
         raise Failure(f"{flow.name} has no dead_letters")
 
@@ -396,7 +388,7 @@ def client_of_flow(ctx: click.Context, flow: Flow) -> Any:
 
 def position_of(text: str) -> str:
     """A position as pipeline files write it: earliest, latest, a time in UTC, or JSON."""
-    from pydanube.pipeline.spec.source import parse_start
+    from pydanube.pipeline.sources.topic import parse_start
 
     if text.lower() not in ("earliest", "latest") and not text.lstrip().startswith("{"):
         text = str(values.shown_time(values.moment(text)["time"]))

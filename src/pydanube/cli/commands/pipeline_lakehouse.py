@@ -73,7 +73,7 @@ def lakehouse(
     command again and it continues where it stopped. It is a normal pipeline: `list`, `status`, `logs` and `stop` work
     with its name.
     """
-    from pydanube.pipeline.spec.lakehouse import Job
+    from pydanube.pipeline.lakehouse import Job
 
     catalog = {name: given.pop(name) for name in CATALOG}
     job = Job(**given, catalog={name: text for name, text in catalog.items() if text is not None})

@@ -20,11 +20,11 @@ SHORT = {"storage.objects.url": ("--objects",)}
 def setting_options(function: Any) -> Any:
     """Adds a flag for each setting, and `--config`."""
     for setting in reversed(settings().values()):
-        if setting.kind.expects == "true or false":
+        if setting.type.expects == "true or false":
             switch = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
             function = click.option(switch, _name(setting.key), default=None, help=setting.doc)(function)
         else:
-            help = f"{setting.doc} ({setting.kind.expects})"
+            help = f"{setting.doc} ({setting.type.expects})"
             flags = [setting.flag, *SHORT.get(setting.key, ())]
             function = click.option(*flags, _name(setting.key), metavar="VALUE", help=help)(function)
     config = click.option("--config", metavar="FILE", type=Path, help="settings in YAML; flags override them")

@@ -10,6 +10,7 @@ import click
 from pydanube import __version__
 from pydanube.base.errors import DanubeError
 from pydanube.base.errors.root import ExitCode
+from pydanube.base.limits import SECOND
 from pydanube.base.units import rough_duration, shown_bytes
 from pydanube.cli.shell import values
 from pydanube.cli.shell.output import Output, output_option
@@ -40,17 +41,17 @@ async def status(client: Client, output: Output, over: int) -> int:
     welcome = (await client.connection()).welcome
     assert welcome is not None
     before = await client.admin.status()
-    await asyncio.sleep(over / 1_000_000)
+    await asyncio.sleep(over / SECOND)
     found = await client.admin.status()
     wrong = await _wrong(client, found)
-    seconds = max(1e-6, (found["now"] - before["now"]) / 1_000_000)
+    seconds = max(1e-6, (found["now"] - before["now"]) / SECOND)
     rates = {way: round((found[f"messages_{way}"] - before[f"messages_{way}"]) / seconds, 1) for way in ("in", "out")}
     broker = broker_of(click.get_current_context())
     record: dict[str, Any] = {
         "broker": broker.shown,
         "version": welcome.broker,
         "started": shown_time(found["started"]),
-        "uptime_seconds": (found["now"] - found["started"]) // 1_000_000,
+        "uptime_seconds": (found["now"] - found["started"]) // SECOND,
         **{name: found[name] for name in ("topics", "subscriptions", "connections", "producers", "consumers")},
         "messages_in_per_second": rates["in"],
         "messages_out_per_second": rates["out"],
@@ -69,7 +70,7 @@ def _for_people(record: dict[str, Any]) -> list[dict[str, str]]:
     free = record["disk_free_bytes"]
     shown = {
         "broker": f"{record['version']} at {record['broker']}",
-        "up": f"{rough_duration(record['uptime_seconds'] * 1_000_000)}, since {str(record['started'])[:19]}Z",
+        "up": f"{rough_duration(record['uptime_seconds'] * SECOND)}, since {str(record['started'])[:19]}Z",
         "topics": f"{many(record['topics'], 'open topic')} with {many(record['subscriptions'], 'subscription')}",
         "clients": f"{many(record['connections'], 'connection')}, {many(record['producers'], 'producer')}, "
         f"{many(record['consumers'], 'consumer')}",

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from pydanube.base.errors import SubscriptionNotFound, TopicNotFound
+from pydanube.base.limits import SECOND
 from pydanube.base.units import shown_duration, shown_when
 from pydanube.cli.messages.stored import count_messages, find_topic, stored_ranges
 from pydanube.cli.shell import values
@@ -136,7 +137,7 @@ def _for_output(output: Output, found: dict[str, Any]) -> dict[str, Any]:
     failure = dict(found["options"]["failure"])
     for name in ("ack_timeout", "base_delay", "max_delay"):
         if failure.get(name) is not None:
-            failure[name] = shown_duration(round(failure[name] * 1_000_000))
+            failure[name] = shown_duration(round(failure[name] * SECOND))
     due = found["delayed_until"]
     shown = None if due is None else shown_when(due, time.time_ns() // 1000)
     return {**found, "delayed_until": shown, "options": {**found["options"], "failure": failure}}

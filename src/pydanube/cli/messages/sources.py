@@ -19,10 +19,10 @@ from typing import IO, TypeVar
 
 import click
 
-from pydanube.base.limits import BATCH_BYTES_MAX
+from pydanube.base.limits import BATCH_BYTES_MAX, KIB
 from pydanube.cli.shell.values import shown_time
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 256 * KIB
 READS_AHEAD = 4
 Item = TypeVar("Item")
 _PLACEHOLDER = re.compile(r"\{(n|uuid|now)\}")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.limits import SECOND
 from pydanube.client import Client
 
 Rows = list[dict[str, Any]]
@@ -21,7 +22,7 @@ async def poll(
     number = 0
     while number != rounds:
         if number:
-            await asyncio.sleep(every / 1_000_000)
+            await asyncio.sleep(every / SECOND)
         number += 1
         if number > 1 and not client.connected:
             continue

@@ -14,8 +14,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from pydanube.base import units
+from pydanube.base.limits import SECOND
 from pydanube.base.names import full_name
-from pydanube.base.units import bytes_of, is_duration, iso_time_of, microseconds_of, moment_of, time_of
+from pydanube.base.units import bytes_of, is_duration, iso_time_of, microseconds_of, moment_of, seconds_of, time_of
 from pydanube.base.wording import many as many
 
 _WHOLE = re.compile(r"-?\d{1,18}")
@@ -154,7 +155,7 @@ def _policy(name: str, value: str) -> Any:
         return int(value)
     try:
         if "seconds" in name:
-            return microseconds_of(value) // 1_000_000
+            return microseconds_of(value) // SECOND
         return bytes_of(value) if "bytes" in name else value
     except ValueError as error:
         raise click.UsageError(f"{name}: {error}") from None
@@ -182,7 +183,7 @@ def _option(name: str, value: str) -> Any:
     if name.endswith("_topic"):  # even if it looks like a number
         return full_name(value)
     if is_duration(value):
-        return _whole(microseconds_of(value) / 1_000_000)
+        return _whole(seconds_of(value))
     try:
         return json.loads(value)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Dead letters of a pipeline: read where they lie, and published again."""
+"""Dead letters of a pipeline: read from their table or topic, and published again."""

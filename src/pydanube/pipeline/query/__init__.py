@@ -1,1 +1,1 @@
-"""A declared pipeline as one query of Spark: source, steps, session, and what Spark reports about it."""
+"""A declared pipeline as one query of Spark: its rows, its steps, its writer, its session and its progress."""

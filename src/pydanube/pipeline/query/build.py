@@ -1,50 +1,41 @@
-"""A declared pipeline as one query of Spark: source, steps and sinks put together.
+"""A declared pipeline as one query of Spark.
 
-Rows that do not fit are told apart before the first step. They go past all steps, in the same batch, to the sink, which
-knows them by the column `_dead`.
+Rows that do not fit are separated before the first step. They bypass all steps, and reach the writer in the same batch,
+which recognizes them by the column `_dead`.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.query.lookups import file_lists, keep_listed
+from pydanube.pipeline.query.joined_files import file_listings, refresh_while_active
+from pydanube.pipeline.query.late import is_late, reason, without_late
 from pydanube.pipeline.query.progress import DEAD as OBSERVED_DEAD
 from pydanube.pipeline.query.progress import LATE as OBSERVED_LATE
 from pydanube.pipeline.query.progress import OBSERVED
-from pydanube.pipeline.query.transforms import apply, told
+from pydanube.pipeline.query.transforms import apply, errors_at
+from pydanube.pipeline.spec.columns import CORRUPT, DEAD, LATE, MESSAGE, RECEIVED, WATERMARK
+from pydanube.pipeline.spec.context import Reading
 from pydanube.pipeline.spec.flow import Flow
-from pydanube.pipeline.spec.late import LATE, REASON, WATERMARK, late, reason, without_late
-from pydanube.pipeline.spec.sinks import Sink, TopicSink
-from pydanube.pipeline.spec.source import COLUMNS, PERMISSIVE, RAW, SKIP, FileSource, RateSource, TopicSource
-from pydanube.pipeline.spec.steps import Deduplicate, Watermark
+from pydanube.pipeline.spec.late import REASON
+from pydanube.pipeline.spec.sinks import named_sinks
 from pydanube.pipeline.targets.target import CHANGE
-from pydanube.spark.columns import ATTRIBUTES, DEFAULT
-from pydanube.spark.committing import local_checkpoint
-from pydanube.spark.launch import activate, cores_of, fit_shuffles, state_on_disk
+from pydanube.spark.launch import activate, fit_shuffles, state_on_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import DataType
 
-DEAD = "_dead"
-CORRUPT = "_corrupt_record"
-EVENT_TIME, MESSAGE = "event_time", "message"
 SINK_FORMAT = "danube_tables"
-_PARTS = "_danube_parts"  # of a row as it came, until it is known whether it fits
-_NO_PLACE = {name: kind for name, kind in (DEFAULT | ATTRIBUTES).items() if name != "value"}
-_ABOUT = tuple(_NO_PLACE)  # what a dead letter has of its message, besides the payload
-_DECODING = "source.schema"  # the rule of what cannot be decoded
-_DAY_MICROS = 86_400_000_000  # days of `_date` are UTC's, whatever zone the session is in
-_UNHOLDABLE = ("void", "interval", "variant", "calendar")
+_DECODING = "source.schema"  # the rule that a row which cannot be decoded breaks
+_UNSUPPORTED = ("void", "interval", "variant", "calendar")
 
 
 def query(
@@ -57,40 +48,40 @@ def query(
     replaces: tuple[str, ...] = (),
     available_now: bool | None = None,
 ) -> StreamingQuery:
-    """Starts it. `start` is for a checkpoint that is new; `replaces` are queries in whose place this one is put."""
+    """Starts it. `start` is where a new checkpoint begins; `replaces` are queries that this one takes over from."""
     from pyspark.sql import functions as f
 
     activate(spark)
     fit_shuffles(spark, flow.spark)
-    place = checkpoint or flow.checkpoint
-    frame = transformed(source(spark, flow, url, start, checkpoint=place), flow)
+    location = checkpoint or flow.checkpoint
+    frame = transformed(read_rows(Reading(spark=spark, flow=flow, url=url, start=start, checkpoint=location)), flow)
     check_columns(frame, flow)
     if flow.dead_letters is not None:
         was_late = f.count_if(f.col(DEAD)["error"].startswith(REASON))
         frame = frame.observe(OBSERVED, f.count(DEAD).alias(OBSERVED_DEAD), was_late.alias(OBSERVED_LATE))
-    writer = frame.writeStream.queryName(flow.name).option("checkpointLocation", place).outputMode(flow.output_mode)
+    writer = frame.writeStream.queryName(flow.name).option("checkpointLocation", location).outputMode(flow.output_mode)
     if flow.available_now if available_now is None else available_now:
         writer = writer.trigger(availableNow=True)
     elif flow.trigger is not None:
         writer = writer.trigger(processingTime=str(flow.trigger))
-    lookups = file_lists(frame)
-    if flow.console is not None:
-        writer = writer.format("console").options(numRows=flow.console.rows, truncate=False)
+    listings = file_listings(frame)
+    if not flow.targets:
+        writer = flow.sinks[0].show(writer)
     else:
-        plan = json.dumps(flow.plan(url, replaces))
+        plan = flow.plan(url, replaces).to_json()
         if flow.output_mode == "update":
-            writer = writer.foreachBatch(Batches(plan, place))
+            writer = writer.foreachBatch(Batches(plan, location))
         else:
             writer = writer.format(SINK_FORMAT).option("plan", plan)
     with state_on_disk(spark, flow.spark):
         started = writer.start()
-    if lookups:
-        keep_listed(lookups, started)
+    if listings:
+        refresh_while_active(listings, started)
     return started
 
 
 class Batches:
-    """What foreachBatch is given: values only, for over Connect it is sent to the server."""
+    """The function for foreachBatch. It holds plain values, because over Connect it is sent to the server."""
 
     def __init__(self, plan: str, checkpoint: str) -> None:
         self.plan = plan
@@ -99,7 +90,7 @@ class Batches:
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         options = {"plan": self.plan, "checkpointLocation": self.checkpoint}
-        if not hasattr(frame, "_jdf"):  # over Connect the write does not know whose batch it is: the checkpoint does
+        if not hasattr(frame, "_jdf"):  # over Connect, only the checkpoint knows which query and batch it is
             line = frame.sparkSession.read.text(f"{self.checkpoint}/metadata").head()
             assert line is not None
             options |= {"query": json.loads(line[0])["id"], "run": self.run, "batch": str(number)}
@@ -107,234 +98,55 @@ class Batches:
 
 
 def batch(spark: SparkSession, flow: Flow, url: str, start: str | None = None) -> DataFrame:
-    """The same flow over what there is now: rows as the stream would have written them at its end."""
-    return transformed(source(spark, flow, url, start, streaming=False), flow).drop(CHANGE)
+    """The same flow over the rows that exist now, with the result that the stream would have at its end."""
+    reading = Reading(spark=spark, flow=flow, url=url, start=start, streaming=False)
+    return transformed(read_rows(reading), flow).drop(CHANGE)
 
 
 def explain(spark: SparkSession, flow: Flow, url: str) -> str:
     """The flow in words, the columns that it writes, and Spark's plan. Nothing is started."""
-    frame = transformed(source(spark, flow, url), flow)
+    frame = transformed(read_rows(Reading(spark=spark, flow=flow, url=url)), flow)
     check_columns(frame, flow)
     shown = [each for each in frame.schema.fields if each.name not in (CHANGE, DEAD)]
     columns = [f"  {each.name} {each.dataType.simpleString()}" for each in shown]
-    said = io.StringIO()
-    with redirect_stdout(said):
+    plan = io.StringIO()
+    with redirect_stdout(plan):
         frame.explain(mode="formatted")
-    return "\n".join([*flow.words(), "columns", *columns, "", said.getvalue().strip(), ""])
+    return "\n".join([*flow.words(), "columns", *columns, "", plan.getvalue().strip(), ""])
 
 
-# -- rows as they come -------------------------------------------------------------------------------------------------
+# -- rows from the source ----------------------------------------------------------------------------------------------
 
 
-def source(
-    spark: SparkSession,
-    flow: Flow,
-    url: str,
-    start: str | None = None,
-    *,
-    streaming: bool = True,
-    checkpoint: str | None = None,
-) -> DataFrame:
-    """What the first step sees as `input`; with dead letters also `_dead`, which is null if a row fits. With the
-    checkpoint of the query, late rows are told apart too.
+def read_rows(reading: Reading) -> DataFrame:
+    """What the first step sees as `input`; with dead letters also `_dead`, which is null if a row fits. Late rows are
+    recognized only if the checkpoint of the query is known.
     """
-    with told("source"):
-        found = flow.source
-        if isinstance(found, TopicSource):
-            options = topic_options(flow, url, start, streaming=streaming)
-            if checkpoint is not None and local_checkpoint(checkpoint) is not None:
-                options |= {"syncCheckpoint": checkpoint}
-                options |= {} if flow.late_rule is None else {"watermarkOf": checkpoint}
-            if (cores := cores_of(spark)) is not None:
-                options["cores"] = str(cores)
-            return _of_topic(spark.readStream if streaming else spark.read, flow, found, options)
-        reader: Any = spark.readStream if streaming else spark.read
-        if isinstance(found, RateSource):
-            if not streaming:
-                raise FlowInvalid("source.rate: generates rows as time passes, so it cannot be read as a batch")
-            frame = reader.format("rate").option("rowsPerSecond", found.rows_per_second).load()
-        else:
-            frame = _files(reader, found, streaming)
-        return _judged(frame, flow, None)
+    with errors_at("source"):
+        return _judged(reading.flow.source.read(reading), reading.flow)
 
 
-def topic_options(flow: Flow, url: str, start: str | None = None, *, streaming: bool = True) -> dict[str, str]:
-    """Of `format("danube")`."""
-    found = flow.source
-    assert isinstance(found, TopicSource)
-    attributes = found.attributes or _keeps_messages(flow)
-    options = {"url": found.url or url, "includeAttributes": _said(attributes), **found.starting(start)}
-    options["failOnDataLoss"] = _said(found.fail_on_data_loss)
-    if found.topics:
-        options["topic"] = ",".join(found.topics)
-    elif found.pattern is not None:
-        options["topicPattern"] = found.pattern
-    if streaming:
-        options["maxRecordsPerTrigger"] = str(found.max_records)
-        if found.max_bytes is not None:
-            options["maxBytesPerTrigger"] = str(found.max_bytes)
-        if found.subscription is not None:
-            options |= {"subscription": found.subscription, "subscription.release": _said(found.release)}
-            options["subscription.idleSeconds"] = "never"  # a pipeline that is stopped continues where it was
-    if found.schema is not None:
-        options |= {"value.format": found.format, "value.mode": found.mode, "value.schema": found.schema.text}
-        if found.mode == PERMISSIVE and (found.expect or flow.keeps_late or _keys_as_read(flow)):
-            options["value.raw"] = "all"  # what was decoded and does not go on is kept as it came
-        if found.schema.message is not None:
-            options["value.message"] = found.schema.message
-    more = {"tls.ca": found.ca, "objects.url": found.objects_url}
-    return options | {name: text for name, text in more.items() if text is not None}
-
-
-def _keeps_messages(flow: Flow) -> bool:
-    """Whether dead letters have the messages themselves: in `failfast` the source ends the query instead."""
-    found = flow.source
-    decoded = isinstance(found, TopicSource) and found.format != RAW
-    return flow.dead_letters is not None and (found.mode == PERMISSIVE or not decoded)
-
-
-def _said(flag: bool) -> str:
-    return str(flag).lower()
-
-
-def _of_topic(reader: Any, flow: Flow, found: TopicSource, options: Mapping[str, str]) -> DataFrame:
+def _judged(frame: DataFrame, flow: Flow) -> DataFrame:
+    """Adds what is wrong with each row, or ends the query at the first one that does not fit."""
     from pyspark.sql import functions as f
 
-    raw = reader.format("danube").options(**options).load()
-    watermark = [f.col("watermark").alias(WATERMARK)] if "watermark" in raw.columns else []
-    if found.tombstones == SKIP:
-        raw = raw.where(_has_payload(raw))
-    time = f.coalesce(f.col("event_time"), f.col("timestamp"))
-    if found.format == RAW:
-        hidden = {"watermark", *([] if found.attributes else ["attributes"])}
-        plain = [name for name in raw.columns if name not in hidden]
-        columns = [time.alias(name) if name == EVENT_TIME else f.col(name) for name in plain]
-        columns += _change(raw, flow)
-        if flow.dead_letters is None:
-            return _judged(raw.select(*columns, *watermark), flow, None)
-        parts = f.struct(*_ABOUT, f.col("value"), f.lit(None).cast("string").alias("error"))
-        return _judged(raw.select(*columns, parts.alias(_PARTS), *watermark), flow, _PARTS)
-    kinds = {each.name: each.dataType.simpleString() for each in raw.schema["value"].dataType.fields}
-    names = {name.lower() for name in kinds}
-    if taken := next((name for name in (DEAD, _PARTS, CHANGE) if name in names), None):
-        raise FlowInvalid(f"source.schema: a field cannot be called {taken}")
-    _check_sequence(flow, names)
-    columns = [value.alias(name) for name, value in _values(raw, flow, kinds).items()]
-    columns += _change(raw, flow)
-    if EVENT_TIME not in names:
-        columns.append(time.alias(EVENT_TIME))
-    if found.message == COLUMNS:
-        columns += _message_columns(found, names)
-    elif MESSAGE not in names:
-        attributes = ["attributes"] if found.attributes else []
-        columns.append(
-            f.struct("topic", "partition", "offset", "timestamp", "event_time", "key", *attributes).alias(MESSAGE)
-        )
-    if found.mode != PERMISSIVE:  # the source itself ends the query at a payload that does not fit
-        return _judged(raw.select(*columns, *watermark), flow, None)
-    parts = f.struct(*_ABOUT, f.col("value_raw").alias("value"), f.col("value_error").alias("error"))
-    return _judged(raw.select(*columns, parts.alias(_PARTS), *watermark), flow, _PARTS)
-
-
-def _check_sequence(flow: Flow, names: set[str]) -> None:
-    """What deletes has no payload, so none of its fields says whether it is the newest; a step may make a column that
-    does.
-    """
-    for each in flow.upserts if flow.deleting and not flow.transforms else ():
-        if each.sequence_by is not None and each.sequence_by.lower() in names:
-            raise FlowInvalid(
-                f"sink.upsert.sequence_by: {each.sequence_by} is a field of the payload, which a message that deletes "
-                "does not have: use event_time"
-            )
-
-
-def _has_payload(raw: DataFrame) -> Column:
-    """A payload that could not be decoded is null too, but has an error."""
-    from pyspark.sql import functions as f
-
-    found = f.col("value").isNotNull()
-    return found | f.col("value_error").isNotNull() if "value_error" in raw.columns else found
-
-
-def _values(raw: DataFrame, flow: Flow, kinds: Mapping[str, str]) -> dict[str, Column]:
-    """The fields of the payload. Those of a message that only deletes are null but for its keys, which its own key has:
-    as text, or as a JSON object if there are several.
-    """
-    from pyspark.sql import functions as f
-
-    found = {name: f.col("value")[name] for name in kinds}
-    text = f.col("key").cast("string")
-    keys = [name for name in flow.deleting if name in kinds]
-    if len(keys) == 1:
-        found[keys[0]] = f.coalesce(found[keys[0]], f.when(~_has_payload(raw), text.try_cast(kinds[keys[0]])))
-    elif keys:
-        given = f.from_json(text, ", ".join(f"`{name}` {kinds[name]}" for name in keys))
-        for name in keys:
-            found[name] = f.coalesce(found[name], f.when(~_has_payload(raw), given[name]))
-    return found
-
-
-def _change(raw: DataFrame, flow: Flow) -> list[Column]:
-    """Where a row is in the topic, and whether it deletes: what upserts go by, if nothing else says which is newer."""
-    from pyspark.sql import functions as f
-
-    if not flow.ordered:
-        return []
-    deleted = ~_has_payload(raw) if flow.deleting else f.lit(False)
-    return [f.struct(deleted.alias("deleted"), f.col("timestamp"), f.col("offset")).alias(CHANGE)]
-
-
-def _message_columns(found: TopicSource, names: set[str]) -> list[Column]:
-    """What is known of a message, at the top level; the topic only if there may be several."""
-    from pyspark.sql import functions as f
-
-    several = found.pattern is not None or len(found.topics) > 1
-    own = [*(["topic"] if several else []), "partition", "offset", "timestamp"]
-    columns = {f"_{name}": f.col(name) for name in own}
-    columns["_date"] = f.date_from_unix_date(f.floor(f.unix_micros(f.col("timestamp")) / _DAY_MICROS).cast("int"))
-    columns |= {f"_{name}": f.col(name) for name in ("key", *(["attributes"] if found.attributes else []))}
-    taken = next((name for name in columns if name in names), None)
-    if taken is not None:
-        raise FlowInvalid(f"source.schema: a field has the name {taken}, which `message: columns` already uses")
-    return [column.alias(name) for name, column in columns.items()]
-
-
-def _files(reader: Any, found: FileSource, streaming: bool) -> DataFrame:
-    schema = found.schema.text
-    options = dict(found.options)
-    if found.format != "parquet":
-        permissive = found.mode == PERMISSIVE
-        options["mode"] = "PERMISSIVE" if permissive else "FAILFAST"
-        if permissive:
-            schema += f", `{CORRUPT}` STRING"
-            options["columnNameOfCorruptRecord"] = CORRUPT
-    if streaming and found.max_files is not None:
-        options["maxFilesPerTrigger"] = str(found.max_files)
-    frame: DataFrame = reader.format(found.format).schema(schema).options(**options).load(found.path)
-    return frame
-
-
-def _judged(frame: DataFrame, flow: Flow, parts: str | None) -> DataFrame:
-    """Rows and what is wrong with them. `parts` is the column that has the row as it came, if there is one."""
-    from pyspark.sql import functions as f
-
-    shown = [name for name in frame.columns if name not in (parts, CORRUPT, WATERMARK)]
+    shown = [name for name in frame.columns if name not in (RECEIVED, CORRUPT, WATERMARK)]
     failed = _failed(frame, flow)
-    tardy = late(frame, flow.late_rule) if WATERMARK in frame.columns and flow.late_rule is not None else None
+    tardy = is_late(frame, flow.late_rule) if WATERMARK in frame.columns and flow.late_rule is not None else None
     dropped = [] if tardy is None or flow.keeps_late else [tardy.alias(LATE)]
     if flow.dead_letters is None:
-        if failed is not None:  # ends the query with the first
+        if failed is not None:  # the first one ends the query
             fits = f.when(failed.isNull(), f.lit(True)).otherwise(
                 f.raise_error(f.concat(f.lit("row_invalid: "), failed["error"]))
             )
             frame = frame.where(fits)
         return frame.select(*map(_column, shown), *dropped)
     own: Column | None = None
-    if parts is not None:
-        own = _refusal(f.col(parts)["error"].isNotNull(), _DECODING, f.col(parts)["error"])
-        about = [f.col(parts)[name].alias(name) for name in (*_ABOUT, "value")]
+    if RECEIVED in frame.columns:
+        own = _refusal(f.col(RECEIVED)["error"].isNotNull(), _DECODING, f.col(RECEIVED)["error"])
+        about = [f.col(RECEIVED)[name].alias(name) for name in (*MESSAGE, "value")]
     else:
-        about = [f.lit(None).cast(kind).alias(name) for name, kind in _NO_PLACE.items()]
+        about = [f.lit(None).cast(kind).alias(name) for name, kind in MESSAGE.items()]
         text: Column = f.to_json(f.struct(*map(_column, shown)))
         if CORRUPT in frame.columns:
             own = _refusal(f.col(CORRUPT).isNotNull(), _DECODING, f.lit("the record does not fit the schema"))
@@ -349,7 +161,7 @@ def _judged(frame: DataFrame, flow: Flow, parts: str | None) -> DataFrame:
 
 
 def _refusal(refused: Column, rule: str, error: Column) -> Column:
-    """What is wrong with a row, and the key of the file by which it is; null if nothing is."""
+    """What is wrong with a row, and the key of the file that says so; null if the row fits."""
     from pyspark.sql import functions as f
 
     return f.when(refused, f.struct(error.alias("error"), f.lit(rule).alias("rule")))
@@ -362,54 +174,46 @@ def _column(name: str) -> Column:
 
 
 def _failed(frame: DataFrame, flow: Flow) -> Column | None:
-    """The first expectation that a row does not meet, as `_refusal` has it; null if it meets all."""
+    """The first expectation that a row does not meet, as a refusal; null if it meets all."""
     from pyspark.sql import functions as f
 
     found: list[Column] = []
     judged: Column = f.lit(True)
-    if flow.deleting:  # nothing is expected of a message that only deletes, but a key
+    if flow.deleting:  # only a key is expected of a message that deletes
         deletes = f.col(CHANGE)["deleted"]
         judged = ~deletes
-        said = f"expected a key that names {', '.join(flow.deleting)}, because the message has no payload"
+        reason = f"expected a key that names {', '.join(flow.deleting)}, because the message has no payload"
         for name in flow.deleting:
             if name in frame.columns:
-                found.append(_refusal(deletes & _column(name).isNull(), "sink.upsert.keys", f.lit(said)))
+                found.append(_refusal(deletes & _column(name).isNull(), "sink.upsert.keys", f.lit(reason)))
     for at, text in enumerate(flow.source.expect):
         rule = f"source.expect[{at}]"
-        with told(f"{rule}: {text}"):
+        with errors_at(f"{rule}: {text}"):
             unmet = judged & ~f.coalesce(_attempted(f.expr(text).cast("boolean")), f.lit(False))
-            _ = frame.select(unmet).schema  # only now its columns are looked at
+            _ = frame.select(unmet).schema  # only this resolves its columns
         found.append(_refusal(unmet, rule, f.lit(f"expected {text}")))
-    for name in _keys_as_read(flow):
+    for name in flow.keys_as_read:
         if name in frame.columns:
-            said = f"expected a value in {name}, which is a key of the upsert"
-            found.append(_refusal(judged & _column(name).isNull(), "sink.upsert.keys", f.lit(said)))
+            reason = f"expected a value in {name}, which is a key of the upsert"
+            found.append(_refusal(judged & _column(name).isNull(), "sink.upsert.keys", f.lit(reason)))
     return f.coalesce(*found) if found else None
 
 
-def _keys_as_read(flow: Flow) -> tuple[str, ...]:
-    """Keys of upserts that rows have from the source, if there are dead letters: of those that a step makes, only the
-    table can tell that one is null."""
-    if flow.dead_letters is None or not all(isinstance(each, Watermark | Deduplicate) for each in flow.transforms):
-        return ()
-    return tuple(dict.fromkeys(name for each in flow.upserts for name in each.keys))
-
-
 def _attempted(condition: Column) -> Column:
-    """A condition that is null where evaluating it raises: a division by zero or a failed cast is an unmet expectation.
+    """A condition that is null if evaluating it fails, for example by a division by zero or a cast.
 
-    SQL has no general `try`; of the functions that do have one, `try_to_binary` covers everything below it.
+    SQL has no general `try`. Of its functions that have one, `try_to_binary` covers everything below it.
     """
     from pyspark.sql import functions as f
 
     return f.try_to_binary(condition.cast("string"), f.lit("utf-8")) == f.lit(b"true")
 
 
-# -- rows as they go ---------------------------------------------------------------------------------------------------
+# -- rows for the sinks ------------------------------------------------------------------------------------------------
 
 
 def transformed(frame: DataFrame, flow: Flow) -> DataFrame:
-    """After all steps; `_dead` is the last column, if there are dead letters."""
+    """The rows after all steps. If there are dead letters, `_dead` is the last column."""
     from pyspark.sql import functions as f
 
     if flow.dead_letters is None:
@@ -423,7 +227,7 @@ def transformed(frame: DataFrame, flow: Flow) -> DataFrame:
 
 
 def check_columns(frame: DataFrame, flow: Flow) -> None:
-    """What sinks need of the columns, as far as it is known before there is a row."""
+    """Checks that the columns are those that the sinks need, before there is any row."""
     if flow.deleting and CHANGE not in frame.columns:
         raise FlowInvalid(
             f"sink.upsert.delete_when: the steps lose the column {CHANGE}, which marks deletions: add it to the "
@@ -437,38 +241,26 @@ def check_columns(frame: DataFrame, flow: Flow) -> None:
         raise FlowInvalid(f"sink: the column {twice} is given twice")
     if not names:
         raise FlowInvalid("sink: the rows have no columns")
-    if flow.console is not None:
+    if not flow.targets:
         return
     for each in fields:
-        if (kind := _unholdable(each.dataType)) is not None:
+        if (kind := _unsupported(each.dataType)) is not None:
             raise FlowInvalid(
                 f"sink: the column {each.name} has the type {kind}, which tables do not support; CAST it to another"
             )
-    for at, sink in enumerate(flow.sinks):
-        path = "sink" if len(flow.sinks) == 1 else f"sink[{at}]"
-        for key, name in _needed(sink):
+    for path, sink in named_sinks(flow.sinks, None):
+        for key, name in sink.columns:
             if name not in names:
                 close = get_close_matches(name, names, 1, 0.5)
                 end = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(names)}"
                 raise FlowInvalid(f"{path}.{key}: the column {name!r:.80} does not exist; {end[:400]}")
 
 
-def _needed(sink: Sink) -> list[tuple[str, str]]:
-    """Columns that a sink names, with the key that does."""
-    if isinstance(sink, TopicSink):
-        return [(key, name) for key, name in (("key", sink.key), ("value", sink.value)) if name is not None]
-    found = [("partition_by", name) for name in getattr(sink, "partition_by", ())]
-    if (upsert := getattr(sink, "upsert", None)) is not None:
-        found += [("upsert.keys", name) for name in upsert.keys]
-        found += [("upsert.sequence_by", upsert.sequence_by)] if upsert.sequence_by is not None else []
-    return found
-
-
-def _unholdable(kind: DataType) -> str | None:
-    """The type, or one in it, that no target can hold."""
+def _unsupported(kind: DataType) -> str | None:
+    """The type, or one inside it, if no target supports it."""
     inner = [each.dataType for each in getattr(kind, "fields", ())]
     inner += [getattr(kind, name) for name in ("elementType", "keyType", "valueType") if hasattr(kind, name)]
     if inner:
-        return next((found for each in inner if (found := _unholdable(each)) is not None), None)
+        return next((found for each in inner if (found := _unsupported(each)) is not None), None)
     name = kind.simpleString()
-    return name if name.startswith(_UNHOLDABLE) else None
+    return name if name.startswith(_UNSUPPORTED) else None

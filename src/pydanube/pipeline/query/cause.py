@@ -1,7 +1,7 @@
-"""Why a query failed, in one line: the root cause out of what Spark tells, and whether it may pass by itself.
+"""Why a query failed, in one line: the root cause in Spark's message, and whether it may be temporary.
 
-Pure, from texts: errors come from workers, the JVM and a Connect server as tracebacks within messages. An error of
-Danube in them becomes that error again.
+Pure: errors come from workers, the JVM and a Connect server as texts, with tracebacks inside messages. An error of
+Danube in such a text becomes that error again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from pydanube.base.errors import DanubeError, PipelineFailed, error_table
 
 CHARACTERS_MAX = 600  # of the line
-TRACE_CHARACTERS_MAX = 200_000  # looked at, and shown
+TRACE_CHARACTERS_MAX = 200_000  # that are searched and shown
 _OURS = re.compile(r"^.*?\bpydanube\.base\.errors(?:\.\w+)*\.(?P<name>\w+)(?:: (?P<rest>.*))?$", re.MULTILINE)
 _HELP = "What to do: "
 _END = re.compile(
@@ -29,9 +29,9 @@ _STAGE = re.compile(r"^Job aborted due to stage failure: .*?Lost task [^\n]*?\(T
 _CAUSED_BY = re.compile(r"^Caused by: (?P<name>[\w.$]+)(?:: (?P<text>.*))?$", re.MULTILINE)
 _TAG = re.compile(r"\[(?P<tag>[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 _STATE = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
-_SQL_FINAL = ("07", "0A", "21", "22", "42")  # classes of SQLSTATE: the query, or a value, is what is wrong
+_SQL_FINAL = ("07", "0A", "21", "22", "42")  # classes of SQLSTATE: the query or a value is wrong
 _WRAPPERS = ("org.apache.spark.SparkException", "py4j.Py4JException", "java.lang.RuntimeException")
-_FINAL: tuple[type[BaseException], ...] = (  # of Python: to try again gives the same
+_FINAL: tuple[type[BaseException], ...] = (  # of Python: trying again gives the same
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -48,7 +48,7 @@ _RAISED_IN_SQL = re.compile(
 _OUT_OF_MEMORY = re.compile(r"\bjava\.lang\.OutOfMemoryError(?:: (?P<what>[^\n]*))?")
 _MEMORY = "raise spark.driver.memory, on a cluster spark.executor.memory, in `spark`, or lower max_records"
 _CHECKPOINT = "the file was changed in a way that its checkpoint does not allow; `danube pipeline reset` starts over"
-_MOVED = "IllegalArgumentException: Wrong basePath "  # the files of its last batch are elsewhere
+_MOVED = "IllegalArgumentException: Wrong basePath "  # the files of the last batch are in another folder
 _NOTES = {
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _CHECKPOINT,
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": _CHECKPOINT,
@@ -59,7 +59,7 @@ _NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`error` has the line; `may_pass` says whether starting again can help; `trace` is all that Spark said."""
+    """`error` has the line; `may_pass` says whether starting again can help; `trace` is Spark's whole message."""
 
     error: DanubeError
     may_pass: bool
@@ -71,12 +71,12 @@ class Cause:
         return f"{self.error}{notes}"
 
 
-def cause_of(error: BaseException, said: Iterable[str] = ()) -> Cause:
-    """Of whatever a query, or the making of one, has raised. `said` is what the JVM wrote before it went: one that has
-    no memory left ends in many ways, and most name something else.
+def cause_of(error: BaseException, output: Iterable[str] = ()) -> Cause:
+    """The cause of any error of a query, or of its creation. `output` is what the JVM wrote before it ended: without
+    memory it can end in many ways, and most of them name something else.
     """
     trace = trace_of(error)
-    short = _OUT_OF_MEMORY.search(trace) or _OUT_OF_MEMORY.search("\n".join(said))
+    short = _OUT_OF_MEMORY.search(trace) or _OUT_OF_MEMORY.search("\n".join(output))
     if short is not None:
         what = _one_line(short["what"] or "")
         failed = PipelineFailed(_cut(f"Spark ran out of memory{f': {what}' if what else ''}"))
@@ -100,7 +100,7 @@ def cause_of(error: BaseException, said: Iterable[str] = ()) -> Cause:
 
 
 def _own(error: BaseException) -> DanubeError | None:
-    """The error itself, or what it was raised from."""
+    """The error itself, or one that it was raised from."""
     seen: BaseException | None = error
     for _ in range(10):
         if isinstance(seen, DanubeError):
@@ -116,7 +116,7 @@ def _passes(error: DanubeError) -> bool:
 
 
 def ours_in(text: str) -> DanubeError | None:
-    """The last error of Danube in a traceback, made again: what wraps others comes last."""
+    """The last error of Danube in a traceback, as an exception. An error that wraps others comes last."""
     known = {kind.__name__: kind for kind in error_table().values()}
     for match in reversed(list(_OURS.finditer(text))):
         kind = known.get(match["name"])
@@ -132,14 +132,14 @@ def ours_in(text: str) -> DanubeError | None:
 
 
 def _raised_in_sql(text: str) -> DanubeError | None:
-    """What a query raised by itself, with the code of an error of ours before it."""
+    """An error that the query raised itself, with a code of Danube before its text."""
     match = _RAISED_IN_SQL.search(text)
     kind = error_table().get(match["code"]) if match is not None else None
     return kind(_cut(_one_line(match["text"]))) if match is not None and kind is not None else None
 
 
 def _foreign(error: BaseException, text: str, trace: str) -> tuple[str, bool]:
-    """The line, and whether it is for certain that to try again gives the same."""
+    """The line, and whether trying again certainly gives the same."""
     if _TRACEBACK in text:
         return _python(text)
     if isinstance(error, EOFError | ConnectionError) or type(error).__name__ in ("Py4JNetworkError", "Py4JError"):
@@ -157,7 +157,7 @@ def _foreign(error: BaseException, text: str, trace: str) -> tuple[str, bool]:
 
 
 def _python(text: str) -> tuple[str, bool]:
-    """The last line of the last traceback, and where it arose."""
+    """The last line of the last traceback, with the file and line that raised it."""
     lines = text[text.rindex(_TRACEBACK) :].splitlines()[1:]
     where = ""
     for line in lines:
@@ -174,7 +174,7 @@ def _is_final(name: str) -> bool:
 
 
 def _tagged(plain: str) -> str:
-    """Spark's own message, without what it says around it: the plan, the SQL, the state of the query."""
+    """Spark's own message, without the plan, the SQL and the state of the query around it."""
     begin = _TAG.search(plain)
     assert begin is not None
     message = plain[begin.start() :].split("\n== ")[0].split("\n=== ")[0].split("\n\tat ")[0]
@@ -184,7 +184,7 @@ def _tagged(plain: str) -> str:
 
 
 def _innermost(plain: str, trace: str) -> str:
-    """Of the JVM: the last cause; those that only say that there is one are passed over."""
+    """The last cause in a trace of the JVM, without wrappers that only mention another one."""
     for match in reversed(list(_CAUSED_BY.finditer(trace))):
         if match["text"] and match["name"] not in _WRAPPERS:
             return f"{match['name'].rsplit('.', 1)[-1]}: {_one_line(match['text'])}"
@@ -204,7 +204,7 @@ def _cut(text: str) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """All that is known: what Spark says, and the JVM's trace of it."""
+    """Everything that is known: Spark's message and the trace of the JVM."""
     parts = [str(error)]
     for name in ("_stackTrace", "_stacktrace"):
         parts.append(str(getattr(error, name, None) or ""))

@@ -1,6 +1,6 @@
-"""How a query stands, out of what Spark says of each of its batches; and how far behind it is, asked from the broker.
+"""The progress of a query, from what Spark reports about each batch, and its lag, which the broker knows.
 
-Pure but for `lag_of`. Sizes are fixed: an idle pipeline does not grow.
+Pure, except for `Lag`. Sizes are fixed, so a pipeline that runs for months does not grow.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from datetime import datetime
 from typing import Any
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.limits import SECOND
 from pydanube.client import Client
-from pydanube.pipeline.spec.late import DROPPED
-from pydanube.pipeline.spec.late import OBSERVED as LATE_OBSERVED
-from pydanube.spark.offsets import Offsets, from_json
+from pydanube.pipeline.query.late import DROPPED
+from pydanube.pipeline.query.late import OBSERVED as LATE_OBSERVED
+from pydanube.spark.offsets import Offsets, from_json, rows_between, start_of_query
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
-SECOND = 1_000_000  # microseconds
-TOPICS_ASKED_MAX = 50  # for the lag; beyond it, it is what the source last said
-PARTITIONS_ASKED_MAX = 8  # for the age of their next message: those that are farthest behind
+TOPICS_ASKED_MAX = 50  # for the lag; with more topics, the source's last report is used
+PARTITIONS_ASKED_MAX = 8  # for the age of their next message: those with the largest lag
 OBSERVED, DEAD, LATE = "danube", "dead", "late"  # what a query with dead letters counts
 
 
 @dataclass(slots=True)
 class Progress:
-    """Of one run of a pipeline, restarts of its query included."""
+    """The progress of one run of a pipeline, including restarts of its query."""
 
-    scans: int = 1  # of its source in each batch: Spark counts the rows of all
+    scans: int = 1  # of the source in each batch; Spark counts the rows of every scan
     rows: int = 0
     dead_rows: int | None = None
-    late_rows: int | None = None  # behind the watermark; None as long as nothing has one
-    late_dropped: int = 0  # of them, those that are in no dead letters
+    late_rows: int | None = None  # None until there is a watermark
+    late_dropped: int = 0  # those of them that are not dead letters
     batches: int = 0
     restarts: int = 0
     rows_per_second: float | None = None
@@ -43,16 +43,16 @@ class Progress:
     state_rows: int | None = None
     state_bytes: int | None = None
     batch: int | None = None  # the last one with rows
-    done: Offsets = field(default_factory=dict)  # of a topic: everything below is processed
-    newest: Offsets = field(default_factory=dict)  # and what there was when it was last looked
-    _seen: str = ""  # the time of the last event; batches without rows have the number of the next
+    done: Offsets = field(default_factory=dict)  # for topics: everything before is processed
+    newest: Offsets = field(default_factory=dict)  # for topics: the ends when they were last looked up
+    _seen: str = ""  # the time of the last event; numbers do not identify batches without rows
 
     @property
     def seen(self) -> str:
         return self._seen
 
     def take(self, event: Mapping[str, Any]) -> bool:
-        """Whether it is news. Events may come twice, and come in order."""
+        """Returns whether the event is new. Events come in order, and may come twice."""
         time = str(event.get("timestamp", ""))
         if time <= self._seen:
             return False
@@ -82,7 +82,7 @@ class Progress:
         return True
 
     def _take_late(self, observed: Mapping[str, Any], operators: Sequence[Mapping[str, Any]]) -> None:
-        """What was found before the steps, and what Spark itself dropped in them."""
+        """Late rows that were found before the steps, and those that Spark itself dropped."""
         kept = int(observed.get(OBSERVED, {}).get(LATE) or 0)
         dropped = int(observed.get(LATE_OBSERVED, {}).get(DROPPED) or 0)
         dropped += sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in operators)
@@ -90,19 +90,19 @@ class Progress:
         self.late_dropped += dropped
 
     def _take_sources(self, sources: list[dict[str, Any]], counted: int) -> int:
-        """How many rows were read. A topic's offsets say it; where there are none, what Spark counts of each scan."""
+        """How many rows were read: by the offsets of topics, or else by Spark's count for each scan."""
         for each in sources:
             end = _offsets(each.get("endOffset"))
             if end is None:
                 continue
-            start = _offsets(each.get("startOffset")) or began(end)  # the very first batch has no start
+            start = _offsets(each.get("startOffset")) or start_of_query(end)  # the first batch has no start
             self.done = end
             self.newest = _offsets(each.get("latestOffset")) or self.newest
-            return behind(start, end) if start is not None else counted // self.scans
+            return rows_between(start, end) if start is not None else counted // self.scans
         return counted // self.scans
 
     def numbers(self, lag: tuple[int, float | None] | None) -> dict[str, float | None]:
-        """As the broker has them. What is not known is None."""
+        """The numbers that are reported to the broker; None for those that are not known."""
         rows, seconds = lag if lag is not None else (None, None)
         return {
             "rows": self.rows,
@@ -124,7 +124,7 @@ def _number(value: Any) -> float | None:
 
 
 def _watermark(times: Mapping[str, Any]) -> int | None:
-    """Microseconds; None before there is one, which Spark shows as 1970."""
+    """In microseconds; None until there is one, which Spark shows as 1970."""
     try:
         found = datetime.fromisoformat(str(times["watermark"]))
     except (KeyError, ValueError):
@@ -133,58 +133,39 @@ def _watermark(times: Mapping[str, Any]) -> int | None:
 
 
 def _offsets(found: Any) -> Offsets | None:
-    """Of a topic; None of other sources."""
+    """The offsets of topics; None for other sources."""
     try:
         return from_json(json.loads(found) if isinstance(found, str) else found)
     except (DanubeError, ValueError):
         return None
 
 
-def began(end: Offsets) -> Offsets | None:
-    """Where a query began, if its offsets know."""
-    if any(each.began is None for each in end.values()):
-        return None
-    return {name: each._replace(next=each.began or ()) for name, each in end.items()}
-
-
-def behind(start: Offsets, end: Offsets) -> int:
-    """How many rows lie between; of a partition that is new, none are known."""
-    found = 0
-    for name, ends in end.items():
-        known = start.get(name)
-        if known is not None and known.id == ends.id:
-            found += sum(max(0, to - at) for at, to in zip(known.next, ends.next, strict=False))
-    return found
-
-
-# -- how far behind ----------------------------------------------------------------------------------------------------
+# -- lag ---------------------------------------------------------------------------------------------------------------
 
 
 class Lag:
-    """Asks the broker, and remembers what does not change: when a message came."""
+    """Asks the broker, and remembers the times of messages, which do not change."""
 
     def __init__(self) -> None:
         self._times: dict[tuple[str, int], int] = {}
 
     async def of(self, client: Client, done: Offsets, newest: Offsets) -> tuple[int, float | None]:
-        """Rows, and the age of the first of them in seconds: 0 if there are none, None if it is not known."""
+        """The number of unread rows, and the age of the first in seconds: 0 if there is none, None if not known."""
         if len(done) > TOPICS_ASKED_MAX:
-            rows = behind(done, newest)
+            rows = rows_between(done, newest)
             return rows, None if rows else 0.0
-        found = await asyncio.gather(*(self._places(client, name, done) for name in done))
-        waiting = sorted((each for places in found for each in places), key=lambda each: each[2], reverse=True)
+        found = await asyncio.gather(*(self._waiting(client, name, done) for name in done))
+        waiting = sorted((each for partitions in found for each in partitions), key=lambda each: each[2], reverse=True)
         if not waiting:
             return 0, 0.0
-        nearest = waiting[:PARTITIONS_ASKED_MAX]
-        times = await asyncio.gather(*(self._time(client, place, offset) for place, offset, _ in nearest))
-        self._times = {
-            (place, offset): time for (place, offset, _), time in zip(nearest, times, strict=True) if time is not None
-        }
+        asked = [(partition, offset) for partition, offset, _ in waiting[:PARTITIONS_ASKED_MAX]]
+        times = await asyncio.gather(*(self._time(client, *each) for each in asked))
+        self._times = {each: time for each, time in zip(asked, times, strict=True) if time is not None}
         ages = [max(0, client.clock.wall() - time) / SECOND for time in times if time is not None]
         return sum(lag for _, _, lag in waiting), max(ages, default=None)
 
-    async def _places(self, client: Client, name: str, done: Offsets) -> list[tuple[str, int, int]]:
-        """Partitions that have more: name, next offset, how many."""
+    async def _waiting(self, client: Client, name: str, done: Offsets) -> list[tuple[str, int, int]]:
+        """The partitions with unread rows: name, next offset, number of rows."""
         described = await client.admin.describe_topic(name)
         known = done[name]
         if int(described["id"]) != known.id:
@@ -194,14 +175,14 @@ class Lag:
         for number, end in enumerate(ends):
             at = max(known.next[number] if number < len(known.next) else 0, firsts[number])
             if end > at:
-                place = f"{name}-part-{number}" if described["partitions"] else name
-                found.append((place, at, end - at))
+                partition = f"{name}-part-{number}" if described["partitions"] else name
+                found.append((partition, at, end - at))
         return found
 
-    async def _time(self, client: Client, place: str, offset: int) -> int | None:
-        if (place, offset) in self._times:
-            return self._times[place, offset]
-        answer = await client.ask_any("read", {"topic": place, "offset": offset, "bytes_max": 1})
+    async def _time(self, client: Client, partition: str, offset: int) -> int | None:
+        if (partition, offset) in self._times:
+            return self._times[partition, offset]
+        answer = await client.ask_any("read", {"topic": partition, "offset": offset, "bytes_max": 1})
         if not isinstance(answer, Batches) or not answer.batches:
             return None
         return Batch.parse(answer.batches[0]).append_time

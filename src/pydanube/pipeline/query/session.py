@@ -1,4 +1,4 @@
-"""The Spark session of a pipeline: a JVM of its own, kept quiet, or a session of a Connect server."""
+"""The Spark session of a pipeline: in a JVM of its own whose output is collected, or on a Connect server."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from pydanube.pipeline.query.cause import cause_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NOISE_LINES_MAX = 200  # of what the JVM says, kept for when it dies
+OUTPUT_LINES_MAX = 200  # of the JVM, kept to explain its end
 LINE_CHARACTERS_MAX = 2_000
 CONNECT_PORT = 15_002
 CONNECT_SECONDS = 10.0
-CONNECT_RETRIES = (
-    5  # of each call, in about 17 seconds; a client's own 15 take a quarter of an hour and cannot be stopped
-)
-BOUNDS = {  # of what a driver remembers, so that one that runs for months does not grow
+CONNECT_RETRIES = 5  # of a call, about 17 seconds; the default of 15 takes a quarter of an hour and cannot be stopped
+BOUNDS = {  # of what a driver remembers, so that it does not grow in months
     "spark.sql.streaming.numRecentProgressUpdates": "32",
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.sql.ui.retainedExecutions": "10",
@@ -40,15 +38,15 @@ BOUNDS = {  # of what a driver remembers, so that one that runs for months does 
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j", "pyspark.sql.connect.logging")
 
 
-class Noise:
-    """What the JVM and its workers write to stderr: shown if wanted, else only the last lines are kept."""
+class JvmOutput:
+    """What the JVM and its workers write to stderr. It is shown if wanted; otherwise only the last lines are kept."""
 
     def __init__(self, show: Callable[[str], None] | None) -> None:
-        self.last: deque[str] = deque(maxlen=NOISE_LINES_MAX)
+        self.last: deque[str] = deque(maxlen=OUTPUT_LINES_MAX)
         self._show = show
 
     def pipe(self) -> int:
-        """Where to write to; whoever starts the JVM closes its own end."""
+        """The descriptor to write to. The caller closes it once the JVM has it."""
         read, write = os.pipe()
         threading.Thread(target=self._drain, args=(os.fdopen(read, "rb"),), name="spark-stderr", daemon=True).start()
         return write
@@ -63,38 +61,38 @@ class Noise:
 
 
 class Sessions:
-    """Makes the session of a pipeline, and another one when it is lost. One that the program has already is used, and
-    stays as it is.
+    """Creates the session of a pipeline, and another one when it is lost. If the program already has a session, it is
+    used and left unchanged.
     """
 
-    def __init__(self, name: str, master: str | None, remote: str | None, noise: Noise, *, verbose: bool) -> None:
+    def __init__(self, name: str, master: str | None, remote: str | None, output: JvmOutput, *, verbose: bool) -> None:
         self._name = name
         self._master = master or "local[*]"
         self._remote = remote
-        self._noise = noise
+        self._output = output
         self._verbose = verbose
         self._spark: SparkSession | None = None
         self.owned = True
-        self._connected = False  # to a Connect server, once
+        self._connected = False  # whether a Connect server has answered
         self._config: dict[str, str] = {}
 
     @property
-    def said(self) -> list[str]:
-        """What the JVM wrote to stderr last."""
-        return list(self._noise.last)
+    def output(self) -> list[str]:
+        """The last lines that the JVM wrote to stderr."""
+        return list(self._output.last)
 
     @property
     def where(self) -> str:
         return self._remote or self._master
 
     def get(self, config: Mapping[str, str]) -> SparkSession:
-        """The one there is, if it lives and has the same settings."""
+        """The existing session if it works and has the same settings; otherwise a new one."""
         wanted = dict(config)
         if self._spark is not None and (not self._alive() or (self.owned and self._config != wanted)):
             self.close()
         if self._spark is None:
             quiet()
-            self._noise.last.clear()
+            self._output.last.clear()
             self._spark = self._connect(wanted) if self._remote is not None else self._launch(wanted)
             self._config = wanted
             _register(self._spark)
@@ -104,7 +102,7 @@ class Sessions:
         spark, self._spark = self._spark, None
         if spark is None or not self.owned:
             return
-        with suppress(Exception):  # it may be gone, and is no longer needed
+        with suppress(Exception):  # it may have ended already
             spark.stop()
         if self._remote is None:
             _forget_dead_jvm()
@@ -137,13 +135,13 @@ class Sessions:
         if SparkContext._gateway is None:
             every = {**SETTINGS, **(LOCAL_SETTINGS if local else {}), **settings, "spark.master": self._master}
             conf = SparkConf(loadDefaults=False).setAll(list({**every, "spark.app.name": self._name}.items()))
-            write = self._noise.pipe()
+            write = self._output.pipe()
             try:
-                # a session of its own: Ctrl-C is for the pipeline, which ends Spark when its batch is done
+                # in a new process group: Ctrl-C is for the pipeline, which stops Spark after the current batch
                 launch: Any = launch_gateway
                 gateway = launch(conf, {"stderr": write, "start_new_session": True})
             except Exception as error:
-                raise PipelineFailed(f"Spark's JVM did not start: {self._last_words(error)}") from None
+                raise PipelineFailed(f"Spark's JVM did not start: {self._last_error(error)}") from None
             finally:
                 os.close(write)
             SparkContext._ensure_initialized(gateway=gateway)
@@ -155,12 +153,12 @@ class Sessions:
             cause = cause_of(error)
             raise PipelineFailed(f"{self._master}: {cause.line}") from error
 
-    def _last_words(self, error: Exception) -> str:
-        words = [line for line in self._noise.last if line.startswith(("Error", "Exception")) or "rror:" in line]
-        return (words or [str(error)])[0][:400]
+    def _last_error(self, error: Exception) -> str:
+        errors = [line for line in self._output.last if line.startswith(("Error", "Exception")) or "rror:" in line]
+        return (errors or [str(error)])[0][:400]
 
     def check(self) -> None:
-        """Whether anything listens where the Connect server is to be: its client would ask for a quarter of an hour."""
+        """Checks that something listens at the Connect server's address, as its client would try for 15 minutes."""
         if self._remote is None:
             return
         try:
@@ -197,7 +195,7 @@ class Sessions:
                 f"{self._remote} does not answer as a Connect server: {cause_of(error).line}"
             ) from error
         for name, value in SETTINGS.items():
-            with suppress(Exception):  # a server may insist on its own
+            with suppress(Exception):  # a server may not allow it
                 spark.conf.set(name, value)
         for name, value in config.items():
             try:
@@ -210,27 +208,27 @@ class Sessions:
 
 
 def _register(spark: SparkSession) -> None:
-    """Spark finds them by itself, unless there is one broken `pyspark_*` package: that hides all of them."""
-    from pydanube.pipeline.query.durable import DurableTables
+    """Spark finds them by itself, unless there is a broken `pyspark_*` package, which hides all others."""
+    from pydanube.pipeline.query.writer import TablesSink
     from pydanube.spark.source import DanubeSource
 
-    for each in (DanubeSource, DurableTables):
+    for each in (DanubeSource, TablesSink):
         spark.dataSource.register(each)
 
 
 def settings_not_in_force(spark: SparkSession, config: Mapping[str, str]) -> list[str]:
-    """Settings that a flow asks for and that a session which was there before it has otherwise."""
+    """Settings of a flow that differ in a session that was created without them."""
     return [name for name, value in config.items() if spark.conf.get(name, None) != value]
 
 
 def quiet() -> None:
-    """PySpark's own loggers write each error as JSON to stderr, and two of its parts a traceback when the JVM goes: it
-    is told in one line instead.
+    """Silences PySpark's own loggers, which write each error as JSON to stderr, and two parts of PySpark that print a
+    traceback when the JVM ends. A pipeline reports errors in one line instead.
     """
     from py4j import java_gateway
     from pyspark import accumulators
 
-    java_gateway.logging = java_gateway.logger  # it tells the root logger, with a traceback, that a call failed
+    java_gateway.logging = java_gateway.logger  # it logs failed calls, with a traceback, to the root logger
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     for name in ("AccumulatorTCPServer", "AccumulatorUnixServer", "AccumulatorServer"):
@@ -240,7 +238,7 @@ def quiet() -> None:
 
 
 def _forget_dead_jvm() -> None:
-    """PySpark keeps the connection to a JVM that is gone, and would never start another one."""
+    """PySpark keeps the connection to a JVM that has ended, and would never start another one."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

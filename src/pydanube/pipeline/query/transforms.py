@@ -1,6 +1,6 @@
-"""The steps of a pipeline as Spark takes them: a DataFrame in, a DataFrame out.
+"""The steps of a pipeline, applied to a DataFrame, which may be a stream or a batch.
 
-What Spark says of a step is a `FlowInvalid` that names it. The same steps run over a stream and over a batch.
+If Spark refuses a step, the error is a `FlowInvalid` that names the step.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ LINE_CHARACTERS_MAX = 500
 
 
 class StepFailed(Exception):
-    """A step cannot be done, for the reason given; which step it is, is said further up."""
+    """A step cannot be applied, for the reason given. The caller knows which step it is."""
 
 
 def apply(frame: DataFrame, steps: tuple[Step, ...]) -> DataFrame:
-    """All steps in their order."""
+    """Applies all steps in order."""
     for at, step in enumerate(steps):
-        with told(step_path(at, step)):
+        with errors_at(step_path(at, step)):
             frame = _applied(frame, step)
-            _ = frame.schema  # over Connect, only now is it looked at
+            _ = frame.schema  # over Connect, only this checks it
     return frame
 
 
@@ -52,12 +52,12 @@ def _applied(frame: DataFrame, step: Step) -> DataFrame:
 
 
 @contextmanager
-def told(path: str) -> Iterator[None]:
-    """What Spark says, in one line, with the key it is about."""
+def errors_at(path: str) -> Iterator[None]:
+    """Turns errors of Spark into a `FlowInvalid` of one line, which begins with the key."""
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger
 
-    logger = PySparkLogger.getLogger("SQLQueryContextLogger")  # which would print the whole trace
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")  # it would print the whole trace
     before, logger.disabled = logger.disabled, True
     try:
         yield
@@ -70,7 +70,7 @@ def told(path: str) -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """The first sentence of what Spark says; the rest is its plan, or where it was raised."""
+    """The first line of Spark's message. The rest is its plan, or where the error was raised."""
     text = str(error).strip().split("\n", 1)[0]
     text = text.partition(" SQLSTATE: ")[0]
     if text.startswith("[") and "] " in text:
@@ -79,7 +79,7 @@ def one_line(error: Exception) -> str:
 
 
 def sql(frame: DataFrame, text: str) -> DataFrame:
-    """The query sees the frame as `input`, and nobody else does: several pipelines may share a session."""
+    """The query sees the frame as `input`. No other query does, because several pipelines may share a session."""
     query = text.replace("{", "{{").replace("}", "}}")
     wrapped = f"WITH input AS (SELECT * FROM {{frame}}) SELECT * FROM (\n{query}\n)"
     found: DataFrame = frame.sparkSession.sql(wrapped, frame=frame)
@@ -113,7 +113,7 @@ def _by_python(frame: DataFrame, step: Python) -> DataFrame:
     function = step.function or _function(step)
     try:
         found: Any = function(frame)
-    except Exception as error:  # whatever somebody's function raises
+    except Exception as error:  # whatever the user's function raises
         raise StepFailed(f"{step.name} failed: {type(error).__name__}: {one_line(error)}") from error
     if not isinstance(found, type(frame)):
         raise StepFailed(f"{step.name} must return a DataFrame, not {type(found).__name__}")
@@ -128,17 +128,18 @@ def _function(step: Python) -> Callable[[Any], Any]:
     function = getattr(module, step.name, None)
     if not callable(function):
         raise StepFailed(f"{step.file} has no function {step.name}")
-    return function  # type: ignore[no-any-return]  # what it returns is looked at
+    return function  # type: ignore[no-any-return]  # its result is checked
 
 
 _LIBRARIES = ("purelib", "platlib", "stdlib", "platstdlib")
 _INSTALLED = {*map(Path, filter(None, sys.path)), *(Path(sysconfig.get_path(name)) for name in _LIBRARIES)}
-_beside_of: dict[str, dict[str, bytes]] = {}  # what was loaded with each file from its folder, and what it was like
+_beside_of: dict[str, dict[str, bytes]] = {}  # hashes of the modules that each file loaded from its folder
 
 
 def load(file: str) -> ModuleType:
-    """The file as a module of its own name, with modules beside it as they are now. What workers need of them travels
-    with each function, by value: so they need not be on their path, and two pipelines may have files of one name.
+    """Loads the file as a module with a unique name, and with it the current versions of modules beside it. Workers
+    receive what they need of them with each function, by value. So these files need not be on the path of workers, and
+    two pipelines may have files with the same name.
     """
     path = Path(file)
     content = hashlib.sha256(os.fsencode(path) + path.read_bytes()).hexdigest()[:12]
@@ -153,10 +154,13 @@ def load(file: str) -> ModuleType:
     known = set(sys.modules)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
-    compiles, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # it would stand for a file of the same second
+    compiles, sys.dont_write_bytecode = (
+        sys.dont_write_bytecode,
+        True,
+    )  # it hides changes within a second
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # of somebody's file
+    except Exception as error:  # whatever the user's file raises
         del sys.modules[name]
         raise StepFailed(f"{file} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
     finally:
@@ -169,7 +173,7 @@ def load(file: str) -> ModuleType:
 
 
 def _forget_beside() -> None:
-    """Modules that came with any of these files: the next one finds its own by these names. Who has them keeps them."""
+    """Unloads modules that were loaded with these files, so that the next file finds its own under these names."""
     importlib.invalidate_caches()
     files = {file for each in _beside_of.values() for file in each}
     for name, module in list(sys.modules.items()):
@@ -185,8 +189,8 @@ def _content(file: str) -> bytes:
 
 
 def _beside(folder: Path, names: set[str]) -> list[ModuleType]:
-    """Modules that were loaded from the same folder. What is installed below it, as in a `.venv`, is not beside the
-    step: it does not change, and many extensions cannot be loaded twice in a process.
+    """The modules that were loaded from the same folder. Packages that are installed below it, as in a `.venv`, do not
+    count: they do not change, and many extensions cannot be loaded twice in a process.
     """
     installed = [each for each in _INSTALLED if each != folder and each.is_relative_to(folder)]
     found = list[ModuleType]()

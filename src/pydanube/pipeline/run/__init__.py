@@ -1,1 +1,1 @@
-"""Running a pipeline: preflight, checkpoint, reports to the broker, resets."""
+"""Running a pipeline: checks before the start, checkpoint, reports to the broker, resets."""

@@ -1,8 +1,8 @@
-"""The folder in which a pipeline remembers how far it has come: `pipeline.json`, and Spark's own checkpoint below it.
+"""The folder in which a pipeline records its progress: `pipeline.json`, and Spark's own checkpoint below it.
 
-A reset makes a new generation beside the old one, which stays until the new one has committed a batch. One process at a
-time uses a folder: it has the lock. Of a place that only Spark can write, as hdfs://, the broker keeps the record, and
-sees to it that one process at a time uses it.
+A reset starts a new generation beside the old one, which stays until the new one has committed a batch. A lock lets
+only one process at a time use the folder. If only Spark can write to the checkpoint, as with hdfs://, the broker keeps
+the record, and lets only one process at a time run the pipeline.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Protocol, Self
 
 from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, TargetRefused
+from pydanube.base.limits import MIB
 from pydanube.pipeline.spec.changes import REASONS
-from pydanube.pipeline.spec.fields import local_path
-from pydanube.pipeline.targets.identity import place_identity
+from pydanube.pipeline.spec.locations import local_path, location_identity
 from pydanube.spark.durable import heal
 
 RECORD, LOCK, METADATA = "pipeline.json", "lock", "metadata"
-RECORD_BYTES_MAX = 32 * 1024 * 1024  # offsets of very many partitions may be in it
+RECORD_BYTES_MAX = 32 * MIB  # it may contain the offsets of very many partitions
 LOCK_BYTES_MAX = 1_000
 REPLACES_MAX = 100  # the newest: a target remembers only who wrote to it last
 _OF_SPARK = ("offsets", "commits", METADATA)
@@ -34,20 +34,20 @@ _OF_SPARK = ("offsets", "commits", METADATA)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What `pipeline.json` says."""
+    """The content of `pipeline.json`."""
 
     name: str
     generation: int = 0
-    start: str | None = None  # where a reset lets it begin; None: where the file says
-    replaces: tuple[str, ...] = ()  # queries in whose place this one was put
+    start: str | None = None  # where a reset makes it begin; None: as the file says
+    replaces: tuple[str, ...] = ()  # queries that this one takes over from
     digest: str = ""
-    essentials: Mapping[str, Any] = field(default_factory=dict)  # what the digest is of
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # what may not change, see `changes.py`
-    place: str = ""  # of the checkpoint, where the broker keeps the record: it has one for each name of a pipeline
+    essentials: Mapping[str, Any] = field(default_factory=dict)  # the parts of the file behind the digest
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # what must not change, see `changes.py`
+    place: str = ""  # identifies the checkpoint if the broker keeps the record, which it has once for each name
 
 
-class Keeper(Protocol):
-    """Where the record is of a place that only Spark can write."""
+class RecordStore(Protocol):
+    """Where the record is kept if only Spark can write to the checkpoint."""
 
     def load(self) -> dict[str, Any] | None: ...
 
@@ -55,23 +55,23 @@ class Keeper(Protocol):
 
 
 class Checkpoint:
-    """Made by `open_checkpoint`, which has its lock until `close`."""
+    """Created by `open_checkpoint`. It holds the lock until `close`."""
 
     def __init__(
         self,
-        place: str,
+        root: str,
         path: Path | None,
         record: Record,
         lock: int | None,
         before: str | None = None,
-        keeper: Keeper | None = None,
+        store: RecordStore | None = None,
     ) -> None:
-        self.place = place
+        self.root = root
         self.record = record
-        self.before = before  # the run that had the lock before, and is gone
+        self.before = before  # the run that had the lock before, and has ended
         self._path = path
         self._lock = lock
-        self._keeper = keeper
+        self._store = store
 
     def __enter__(self) -> Self:
         return self
@@ -86,15 +86,15 @@ class Checkpoint:
 
     @property
     def location(self) -> str:
-        """What Spark is told."""
+        """The location for Spark."""
         if self._path is not None:
             return str(self._path / str(self.record.generation))
         generation = self.record.generation
-        return f"{self.place.rstrip('/')}/{generation}" if generation else self.place
+        return f"{self.root.rstrip('/')}/{generation}" if generation else self.root
 
     @property
     def query(self) -> str | None:
-        """Spark's id of the query that has written here; None if none has, or if it cannot be read here."""
+        """Spark's id of the query that has written here; None if there is none, or if it cannot be read here."""
         return None if self._path is None else _query(self._path / str(self.record.generation))
 
     @property
@@ -103,24 +103,23 @@ class Checkpoint:
         return self.query is not None or (self._path is None and bool(self.record.digest))
 
     def check(self, fixed: Mapping[str, Any]) -> None:
-        """Raises `FlowInvalid` if something changed that must not while there is this to continue from."""
+        """Raises `FlowInvalid` if a part has changed that must not while there is something to continue from."""
         for key, value in fixed.items() if self.begun else ():
             if self.record.fixed.get(key, value) != value:
                 raise FlowInvalid(
-                    f"{key}: the checkpoint {self.place} was made with another one, and {REASONS[key]}; "
+                    f"{key}: the checkpoint {self.root} was made with another one, and {REASONS[key]}; "
                     "put it back, or start over with `danube pipeline reset`"
                 )
 
     def begin(self, digest: str, essentials: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> list[str]:
-        """Before a query starts. Returns the keys of the file that are not as they were; Spark says what it takes.
-
-        What is `fixed` may not be another one: see `check`.
+        """Called before a query starts. Returns the keys of the file that have changed; Spark decides whether it
+        accepts them. The `fixed` parts must not have changed, see `check`.
         """
         before, fixed = self.record, dict(fixed or {})
         if self._path is not None:
             heal(self.location)
         self.check(fixed)
-        if self._path is None and self._keeper is None:
+        if self._path is None and self._store is None:
             return []
         written = self._path is None or (self._path / RECORD).exists()
         if before.digest == digest and before.fixed == fixed and written:
@@ -130,23 +129,23 @@ class Checkpoint:
         return changed
 
     def reset(self, start: str, lost: Sequence[str] = ()) -> tuple[str, ...]:
-        """The next query starts over, at `start`, in the place of those before; returns their ids.
+        """Makes the next query start over at `start`. Returns the ids of the queries that it replaces.
 
-        `lost` are queries of which no checkpoint is there any more.
+        `lost` are queries whose checkpoint no longer exists.
         """
-        if self._path is None and self._keeper is None:
-            raise FlowInvalid(f"checkpoint: only Spark can read {self.place}, and no broker has a record of it")
+        if self._path is None and self._store is None:
+            raise FlowInvalid(f"checkpoint: only Spark can read {self.root}, and no broker has a record of it")
         before = self.record
         known = [*before.replaces, *([self.query] if self.query is not None else []), *lost]
         replaces = tuple(dict.fromkeys(known))[-REPLACES_MAX:]
         generation = before.generation + 1
-        while self._path is not None and (self._path / str(generation)).exists():  # of a reset that was undone by hand
+        while self._path is not None and (self._path / str(generation)).exists():  # of a reset that was undone
             generation += 1
         self._write(replace(before, generation=generation, start=start, replaces=replaces))
         return replaces
 
     def tidy(self) -> None:
-        """Once this generation has committed: those before are needed no more. What cannot go now goes later."""
+        """Deletes earlier generations once this one has committed a batch. The rest is deleted later."""
         if self._path is None or not _has_entries(self._path / str(self.record.generation) / "commits"):
             return
         for each in self._path.iterdir():
@@ -154,11 +153,11 @@ class Checkpoint:
                 shutil.rmtree(each, ignore_errors=True)
 
     def _write(self, record: Record) -> None:
-        """Under another name first, so that no half of it is ever seen."""
+        """Written under another name first, so that it is never seen incomplete."""
         if self._path is None:
-            assert self._keeper is not None
-            self.record = replace(record, place=place_identity(self.place))
-            self._keeper.save(asdict(self.record))
+            assert self._store is not None
+            self.record = replace(record, place=location_identity(self.root))
+            self._store.save(asdict(self.record))
             return
         handle, temporary = tempfile.mkstemp(dir=self._path, prefix=f".{RECORD}-")
         try:
@@ -170,27 +169,27 @@ class Checkpoint:
             sync_path(self._path)
         except OSError as error:
             _remove(temporary)
-            raise _refused(self.place, error) from None
+            raise _refused(self.root, error) from None
         except BaseException:
             _remove(temporary)
             raise
         self.record = record
 
 
-def open_checkpoint(place: str, name: str, run: str = "", keeper: Keeper | None = None) -> Checkpoint:
-    """Raises `PipelineRunning` if a process has it, `FlowInvalid` if it is another pipeline's, and `TargetRefused`."""
-    local = local_path(place)
+def open_checkpoint(root: str, name: str, run: str = "", store: RecordStore | None = None) -> Checkpoint:
+    """Raises `PipelineRunning` if a process uses it, `FlowInvalid` if another pipeline owns it; `TargetRefused`."""
+    local = local_path(root)
     if local is None:
-        return Checkpoint(place, None, _kept(place, name, keeper), None, keeper=keeper)
+        return Checkpoint(root, None, _stored_record(root, name, store), None, store=store)
     path = Path(local)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise _refused(place, error) from None
+        raise _refused(root, error) from None
     try:
-        before = _take(lock, place)
-        checkpoint = Checkpoint(place, path, _read(path, name), lock, before)
+        before = _take(lock, root)
+        checkpoint = Checkpoint(root, path, _read(path, name), lock, before)
         _sign(lock, run)
         return checkpoint
     except BaseException:
@@ -198,46 +197,46 @@ def open_checkpoint(place: str, name: str, run: str = "", keeper: Keeper | None 
         raise
 
 
-def look(place: str, name: str) -> Record | None:
-    """What is there, for whoever changes nothing; None if there is no checkpoint yet, or it cannot be read here."""
-    local = local_path(place)
+def read_record(root: str, name: str) -> Record | None:
+    """The record, without locking it; None if there is no checkpoint yet, or if it cannot be read here."""
+    local = local_path(root)
     if local is None or not (Path(local) / RECORD).exists():
         return None
     return _read(Path(local), name)
 
 
-def _kept(place: str, name: str, keeper: Keeper | None) -> Record:
-    found = None if keeper is None else keeper.load()
+def _stored_record(root: str, name: str, store: RecordStore | None) -> Record:
+    found = None if store is None else store.load()
     if found is None:
         return Record(name)
     try:
         record = _record(found)
     except (ValueError, TypeError, KeyError):
-        raise FlowInvalid(f"checkpoint: the broker's record of {name}, at {place}, is from another version") from None
-    if record.place not in ("", place_identity(place)):
+        raise FlowInvalid(f"checkpoint: the broker's record of {name}, at {root}, is from another version") from None
+    if record.place not in ("", location_identity(root)):
         raise FlowInvalid(
-            f"checkpoint: the broker knows {name} with the checkpoint {record.place}, not {place}; put it back, give "
+            f"checkpoint: the broker knows {name} with the checkpoint {record.place}, not {root}; put it back, give "
             f"this pipeline another name, or, if the other never runs again, `danube pipeline forget {name} --records`"
         )
     return record
 
 
-def peek(place: str, name: str, keeper: Keeper | None = None) -> tuple[Record, bool, str | None]:
-    """What a run would find, without anything being made: the record, whether there is something to continue from, and
-    the run that had it last and is gone. Raises as `open_checkpoint` does.
+def peek(root: str, name: str, store: RecordStore | None = None) -> tuple[Record, bool, str | None]:
+    """What a run would find: the record, whether there is something to continue from, and the run that used it last and
+    has ended. Creates nothing. Raises as `open_checkpoint` does.
     """
-    local = local_path(place)
+    local = local_path(root)
     if local is None:
-        record = _kept(place, name, keeper)
+        record = _stored_record(root, name, store)
         return record, bool(record.digest), None
     path = Path(local)
     try:
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # there is none yet, or whoever writes to it will say why not
+    except OSError:  # there is none yet, or writing to it will say what is wrong
         record = _read(path, name)
         return record, _query(path / str(record.generation)) is not None, None
     try:
-        before = _take(lock, place)
+        before = _take(lock, root)
         record = _read(path, name)
         return record, _query(path / str(record.generation)) is not None, before
     finally:
@@ -252,13 +251,13 @@ def _query(folder: Path) -> str | None:
         return None
 
 
-def _take(lock: int, place: str) -> str | None:
-    """Returns the run that had it last."""
+def _take(lock: int, root: str) -> str | None:
+    """Takes the lock. Returns the run that had it last."""
     holder = _signature(lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise PipelineRunning(f"the checkpoint {place} is in use by process {holder.get('pid', 'unknown')}") from None
+        raise PipelineRunning(f"the checkpoint {root} is in use by process {holder.get('pid', 'unknown')}") from None
     return _signature(lock).get("run") or None
 
 
@@ -301,8 +300,8 @@ def _record(found: Mapping[str, Any]) -> Record:
     return record
 
 
-def _refused(place: str, error: OSError) -> DanubeError:
-    return TargetRefused(f"the checkpoint {place} cannot be written: {error.strerror}")
+def _refused(root: str, error: OSError) -> DanubeError:
+    return TargetRefused(f"the checkpoint {root} cannot be written: {error.strerror}")
 
 
 def _has_entries(folder: Path) -> bool:

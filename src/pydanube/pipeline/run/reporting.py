@@ -1,6 +1,6 @@
-"""A pipeline's line to the broker: says every two seconds how it stands, and hears what it is to do.
+"""Reports a pipeline's state to the broker every two seconds, and receives orders from it.
 
-In a thread of its own. A broker that is away changes nothing: the pipeline runs on, and is told of when it is back.
+Runs in a thread of its own. If the broker does not answer, the pipeline continues, and is reported later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from pydanube.base.errors import ConnectionLost, DanubeError, PipelineRunning, VerbUnknown
 from pydanube.pipeline.query.progress import Lag, Progress
-from pydanube.spark.link import Link
+from pydanube.spark.broker_link import BrokerLink
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ STARTING, RUNNING, RETRYING, STOPPING, STOPPED, FAILED = (
 
 
 class Reporter:
-    """`say` and `state_is` are for the pipeline's thread; `on_order` and `on_lost` are called in this one's."""
+    """`say` and `state_is` are called in the pipeline's thread; `on_order` and `on_lost` in that of the reports."""
 
     def __init__(
         self,
@@ -54,31 +54,31 @@ class Reporter:
         self._replaces = replaces
         self._on_order, self._on_lost, self._on_away = on_order, on_lost, on_away
         self._lines: deque[str] = deque(maxlen=LINES_WAITING_MAX)
-        self._first_line = 0  # the number of the first that waits
+        self._first_line = 0  # the number of the first line that waits
         self._state, self._cause = STARTING, None  # type: tuple[str, str | None]
         self.progress = Progress()
         self._lag = Lag()
         self.lag: tuple[int, float | None] | None = None
         self._taken = 0
         self._away = False
-        self._deaf = False  # the broker is too old for reports
+        self._unsupported = False  # the broker is too old for reports
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._end = threading.Event()
-        self._link: Link | None = None
+        self._link: BrokerLink | None = None
         self._thread = threading.Thread(target=self._work, name="danube-report", daemon=True)
 
     # -- for the pipeline ----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The first report, here and now. Raises `PipelineRunning`; a broker that is away does not matter."""
+        """Makes the first report. Raises `PipelineRunning`; ignores a broker that does not answer."""
         try:
             self._report()
         except PipelineRunning:
             self._close()
             raise
         except VerbUnknown:
-            self._deaf = True
+            self._unsupported = True
         except DanubeError as error:
             self._note_away(error)
         self._thread.start()
@@ -95,13 +95,13 @@ class Reporter:
         self._wake.set()
 
     def end(self, state: str, cause: str | None = None) -> None:
-        """The last report, if the broker is there."""
+        """Makes the last report, if the broker answers."""
         self._end.set()
         self.state_is(state, cause)
         if self._thread.is_alive():
             self._thread.join(ANSWER_SECONDS + EVERY_SECONDS)
         with suppress(DanubeError):
-            for _ in range(0 if self._deaf else 1 if self._away else 3):  # with all its lines
+            for _ in range(0 if self._unsupported else 1 if self._away else 3):  # until all lines are sent
                 self._report()
                 if not self._lines:
                     break
@@ -110,7 +110,7 @@ class Reporter:
     # -- in the thread -------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while not self._end.is_set() and not self._deaf:
+        while not self._end.is_set() and not self._unsupported:
             self._wake.wait(EVERY_SECONDS)
             self._wake.clear()
             if self._end.is_set():
@@ -121,10 +121,10 @@ class Reporter:
                 self._on_lost(error)
                 return
             except VerbUnknown:
-                self._deaf = True
+                self._unsupported = True
             except DanubeError as error:
                 self._note_away(error)
-            except Exception as error:  # no descriptor or thread left: the next report may have one
+            except Exception as error:  # no descriptor or thread is left; the next report may get one
                 if not self._away:
                     log.warning("A report to the broker failed.", exc_info=True)
                 self._note_away(ConnectionLost(f"{type(error).__name__}: {error}"))
@@ -138,7 +138,7 @@ class Reporter:
 
     def _report(self) -> None:
         if self._link is None:
-            link = Link(self._url, self._ca_file)
+            link = BrokerLink(self._url, self._ca_file)
             link.open(0.0)
             self._link = link
         order, number = self._link.wait(self._ask(self._link))
@@ -147,7 +147,7 @@ class Reporter:
             self._on_order(order)
             self._wake.set()
 
-    async def _ask(self, link: Link) -> tuple[str, int]:
+    async def _ask(self, link: BrokerLink) -> tuple[str, int]:
         client = link.client
         try:
             async with asyncio.timeout(ANSWER_SECONDS):

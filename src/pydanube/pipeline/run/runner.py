@@ -1,7 +1,7 @@
-"""Runs a pipeline to its end: starts its query, watches it, begins again after what may pass, and stops when told.
+"""Runs a pipeline to its end: starts its query, watches it, restarts it after temporary failures, and stops it.
 
-On the driver, in the main thread; only the reports to the broker have a thread of their own. What is committed is
-committed whatever happens here: a stop or a crash repeats at most the work of one batch, and none of its rows.
+Runs on the driver, in the main thread; only the reports to the broker have a thread of their own. Whatever happens
+here, committed batches stay committed: a stop or a crash repeats at most the work of one batch, and none of its rows.
 """
 
 from __future__ import annotations
@@ -16,51 +16,50 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pydanube import __version__
 from pydanube.base.errors import DanubeError, FlowInvalid
+from pydanube.base.retry import Backoff
 from pydanube.pipeline.query import build
 from pydanube.pipeline.query.cause import Cause, cause_of
 from pydanube.pipeline.query.progress import Progress
-from pydanube.pipeline.query.session import Noise, Sessions, settings_not_in_force
+from pydanube.pipeline.query.session import JvmOutput, Sessions, settings_not_in_force
 from pydanube.pipeline.run import preflight
+from pydanube.pipeline.run.broker_record import broker_record_of
 from pydanube.pipeline.run.checkpoint import Checkpoint, open_checkpoint, peek
-from pydanube.pipeline.run.keeping import keeper_of
 from pydanube.pipeline.run.reporting import FAILED, RETRYING, RUNNING, STARTING, STOPPED, STOPPING, Reporter
 from pydanube.pipeline.spec.changes import fixed
 from pydanube.pipeline.spec.flow import Flow, check_master, warnings
-from pydanube.pipeline.spec.sinks import TopicSink
-from pydanube.pipeline.spec.source import TopicSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
-TURN_SECONDS = 0.25  # between looks at signals and orders
-LOOK_SECONDS = 1.0  # between looks at the progress
-LINE_SECONDS = 30.0  # between lines about it
+TURN_SECONDS = 0.25  # between checks for signals and orders
+LOOK_SECONDS = 1.0  # between checks of the progress
+LINE_SECONDS = 30.0  # between lines about the progress
 IDLE_LINE_SECONDS = 600.0  # and while nothing happens
-BATCH_SECONDS = 20.0  # that a running batch has to end after a stop
-WELL_SECONDS = 60.0  # one that still makes progress after so long has left its failures behind
+BATCH_SECONDS = 20.0  # that a running batch gets to finish after a stop
+WELL_SECONDS = 60.0  # a query that still makes progress after this time has recovered from its failures
 BACKOFF_SECONDS_MAX = 60.0
-LABEL_CHARACTERS_MAX, PATH_CHARACTERS_MAX, SINKS_TOLD_MAX = 120, 500, 10  # of what the broker is told
+LABEL_CHARACTERS_MAX, PATH_CHARACTERS_MAX, SINKS_REPORTED_MAX = 120, 500, 10  # of a report to the broker
 FINISHED, STOP, RESTART = "finished", "stop", "restart"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a pipeline ended that did not fail: `finished`, as one that runs once does, or `stopped`."""
+    """How a pipeline ended without failing: `finished`, if it runs once, or `stopped`."""
 
     how: str
     progress: Progress
 
 
 def run(flow: Flow, **options: Any) -> Outcome:
-    """Options are those of `Runner`. Raises what ended it: an error of Danube, or `PipelineFailed`."""
+    """Options are those of `Runner`. Raises the error that ended it: one of Danube, or `PipelineFailed`."""
     return Runner(flow, **options).run()
 
 
@@ -83,12 +82,12 @@ class Runner:
         verbose: bool = False,
         signals: bool = True,
     ) -> None:
-        """`url` and `ca_file` are of the broker that the file does not name. `reload` reads the file again for a
-        restart, and `file` is where that is. `tell` gets lines for people, `on_progress` the state after each batch.
+        """`url` and `ca_file` are for the broker if the file names none. `reload` reads the file again for a restart,
+        and `file` is its path. `tell` receives lines for people, and `on_progress` the state after each batch.
         """
         self.run_id = uuid4().hex
         self.progress = Progress(scans=2 if flow.dead_letters is not None and flow.transforms else 1)
-        self._flow = with_ca(flow, ca_file)
+        self._flow = flow.with_ca(ca_file)
         self._url, self._ca_file = url, ca_file
         self._remote = remote
         self._available_now = available_now or flow.available_now
@@ -97,7 +96,7 @@ class Runner:
         self._on_progress = on_progress
         self._verbose = verbose
         self._signals = signals
-        noise = Noise(self._tell if verbose else None)
+        noise = JvmOutput(self._tell if verbose else None)
         self._sessions = Sessions(flow.name, master, remote, noise, verbose=verbose)
         self._wake = threading.Event()
         self._stopping = False
@@ -113,7 +112,7 @@ class Runner:
     # -- from outside --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """After the batch that runs, if it ends soon. May be called from a signal or another thread."""
+        """Stops after the current batch, if it ends soon. May be called from a signal handler or another thread."""
         self._stopping = True
         self._wake.set()
 
@@ -127,10 +126,10 @@ class Runner:
         flow = self._flow
         self._sessions.check()
         check_master(flow, self._sessions.where)
-        keeper = keeper_of(flow, self._url, self._ca_file)
-        record, begun, gone = peek(flow.checkpoint, flow.name, keeper)
+        store = broker_record_of(flow, self._url, self._ca_file)
+        record, begun, gone = peek(flow.checkpoint, flow.name, store)
         self._notes = preflight.check(flow, self._url, begun=begun, start=record.start, gone=gone).notes
-        with open_checkpoint(flow.checkpoint, flow.name, self.run_id, keeper) as checkpoint:
+        with open_checkpoint(flow.checkpoint, flow.name, self.run_id, store) as checkpoint:
             checkpoint.check(fixed(flow))
             self._reporter = self._make_reporter(checkpoint)
             self._reporter.begin()
@@ -148,15 +147,15 @@ class Runner:
                 raise
             finally:
                 self._reporter.end(state, cause)
-                if not self._abandoned:  # else the JVM ends with this process
+                if not self._abandoned:  # otherwise the JVM ends with this process
                     self._sessions.close()
 
     def _supervise(self, checkpoint: Checkpoint) -> str:
-        """One query after the other, until there is a reason to end."""
+        """Runs one query after the other, until there is a reason to end."""
         for warning in (*warnings(self._flow, self._sessions.where), *self._notes):
             self._say(f"note: {warning}")
         while True:
-            ended = self._life(checkpoint)
+            ended = self._run_query(checkpoint)
             if self._fatal is not None:
                 raise self._fatal
             if isinstance(ended, Cause):
@@ -170,8 +169,8 @@ class Runner:
                 return ended
             self.progress.restarts += 1
 
-    def _life(self, checkpoint: Checkpoint) -> str | Cause:
-        """One query from its start to its end: how it ended."""
+    def _run_query(self, checkpoint: Checkpoint) -> str | Cause:
+        """Runs a query from its start to its end. Returns how it ended."""
         query = None
         try:
             if self._stopping:
@@ -181,27 +180,27 @@ class Runner:
             self._state(RUNNING)
             return self._watch(query, checkpoint)
         except KeyboardInterrupt:
-            if query is not None and not self._sessions.owned:  # the program and its Spark go on
+            if query is not None and not self._sessions.owned:  # the program and its Spark session continue
                 with suppress(Exception):
                     query.stop()
             raise
         except Exception as error:
             if query is not None:
                 with suppress(Exception):
-                    self._look(query)  # the last batches before
+                    self._look(query)  # to record the last batches
                 with suppress(Exception):
                     query.stop()
-            return cause_of(error, self._sessions.said)
+            return cause_of(error, self._sessions.output)
 
     def _start(self, checkpoint: Checkpoint) -> StreamingQuery:
         flow, record = self._flow, checkpoint.record
         for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
             self._say(f"{key} has changed since the checkpoint was created")
-        where = "continues from its checkpoint" if checkpoint.begun else f"begins {self._beginning(record.start)}"
+        where = "continues from its checkpoint" if checkpoint.begun else f"begins {flow.source.beginning(record.start)}"
         spark = self._sessions.get(flow.spark)
         for setting in settings_not_in_force(spark, flow.spark):
             self._say(f"note: {setting} is not applied: this program's Spark session was created without it")
-        self._listen()  # Spark has put its own handler in place of ours
+        self._listen()  # Spark has replaced our handler
         query = build.query(
             spark,
             flow,
@@ -215,14 +214,8 @@ class Runner:
         self._say(f"started on {self._sessions.where}: {flow.source.label} to {sinks}; {where}; query {query.id}")
         return query
 
-    def _beginning(self, start: str | None) -> str:
-        source = self._flow.source
-        if not isinstance(source, TopicSource):
-            return "at its beginning"
-        return f"at {source.start[:LABEL_CHARACTERS_MAX]}" if start is None else "at the reset position"
-
     def _wait_to_retry(self, cause: Cause, checkpoint: Checkpoint) -> bool:
-        """Whether to begin again: not if it was told to stop meanwhile. Raises what does not pass."""
+        """Waits. Returns whether to start again, or False if it was stopped meanwhile. Raises a permanent error."""
         if self._verbose:
             self._tell(cause.trace)
         self._failures += 1
@@ -230,7 +223,7 @@ class Runner:
         if not cause.may_pass or self._failures > attempts:
             self._say(f"failed: {cause.line}")
             raise cause.error
-        seconds = min(BACKOFF_SECONDS_MAX, self._flow.restart.backoff.seconds * 2 ** min(self._failures - 1, 20))
+        seconds = Backoff(self._flow.restart.backoff.seconds, BACKOFF_SECONDS_MAX).after(self._failures)
         self._say(f"failed; attempt {self._failures} of {attempts} to continue in {seconds:g} s: {cause.line}")
         self._state(RETRYING, cause.line)
         until = time.monotonic() + seconds
@@ -248,7 +241,7 @@ class Runner:
     def _watch(self, query: StreamingQuery, checkpoint: Checkpoint) -> str:
         began, looked, tidied = time.monotonic(), 0.0, checkpoint.record.generation == 0
         while True:
-            ended = query.awaitTermination(TURN_SECONDS)  # type: ignore[arg-type]  # it takes fractions
+            ended = query.awaitTermination(TURN_SECONDS)  # type: ignore[arg-type]  # it accepts fractions
             now = time.monotonic()
             if ended or now - looked > LOOK_SECONDS:
                 looked = now
@@ -271,7 +264,7 @@ class Runner:
                     return RESTART
 
     def _end(self, query: StreamingQuery) -> None:
-        """After the batch that runs, if it ends soon; what is cut off is repeated by the next run."""
+        """Stops after the current batch, if it ends soon; otherwise the next run repeats the batch."""
         until, before = time.monotonic() + BATCH_SECONDS, _newest(query)
         while query.isActive and time.monotonic() < until and self._fatal is None:
             status = query.status
@@ -283,11 +276,11 @@ class Runner:
         self._look(query)
 
     def _read_again(self, checkpoint: Checkpoint) -> bool:
-        """The file may have changed; one that cannot be used changes nothing."""
+        """Reads the file again, which may have changed. Returns False, and changes nothing, if it cannot be used."""
         if self._reload is None:
             return True
         try:
-            flow = with_ca(self._reload(), self._ca_file)
+            flow = self._reload().with_ca(self._ca_file)
             check_master(flow, self._sessions.where)
             if (flow.name, flow.checkpoint) != (self._flow.name, self._flow.checkpoint):
                 raise FlowInvalid("name and checkpoint can only change between a stop and a start")
@@ -301,7 +294,9 @@ class Runner:
         return True
 
     def _look(self, query: StreamingQuery) -> bool:
-        """Takes in what Spark says of the batches since; it says something now and then, also idle, if all is well."""
+        """Takes in what Spark has reported since. Returns whether there was anything: a healthy query reports even if
+        idle.
+        """
         last = _event(query.lastProgress)
         news = last is not None and str(last.get("timestamp", "")) > self.progress.seen
         if news:
@@ -322,7 +317,7 @@ class Runner:
         self._next_line, self._lined_rows = now + LINE_SECONDS, found.rows
         self._say(progress_line(found, self._reporter.lag if self._reporter is not None else None))
 
-    # -- telling -------------------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def _say(self, line: str) -> None:
         self._tell(line)
@@ -335,12 +330,9 @@ class Runner:
             self._reporter.state_is(state, cause)
 
     def _make_reporter(self, checkpoint: Checkpoint) -> Reporter:
-        url, flow = self._flow.url or self._url, self._flow
-        ca = flow.source.ca if isinstance(flow.source, TopicSource) else self._ca_file
         reporter = Reporter(
-            url,
-            ca,
-            flow.name,
+            *self._flow.broker(self._url, self._ca_file),
+            self._flow.name,
             self.run_id,
             self._info(time.time_ns() // 1000),
             replaces=checkpoint.before,
@@ -358,7 +350,7 @@ class Runner:
             "pid": os.getpid(),
             "master": self._sessions.where[:LABEL_CHARACTERS_MAX],
             "source": flow.source.label[:LABEL_CHARACTERS_MAX],
-            "sinks": [each.label[:LABEL_CHARACTERS_MAX] for each in flow.sinks[:SINKS_TOLD_MAX]],
+            "sinks": [each.label[:LABEL_CHARACTERS_MAX] for each in flow.sinks[:SINKS_REPORTED_MAX]],
             "digest": flow.digest,
             "started": started,
             "version": __version__,
@@ -373,7 +365,7 @@ class Runner:
             self.restart()
 
     def _lost(self, error: DanubeError) -> None:
-        """Another run has the name: this one was not heard of for so long that it was taken for dead."""
+        """Another run has taken the name, because this one had not reported for so long that it was considered dead."""
         self._fatal = error
         self._wake.set()
 
@@ -405,7 +397,7 @@ class Runner:
                 signal.signal(each, self._signalled)
 
     def _signalled(self, number: int, frame: Any) -> None:
-        """The first lets the batch end; the second ends at once."""
+        """The first signal lets the batch end; the second ends the process at once."""
         if self._stopping:
             self._abandoned = True
             raise KeyboardInterrupt
@@ -413,10 +405,10 @@ class Runner:
 
 
 def start(spark: SparkSession, flow: Flow, *, url: str, available_now: bool | None = None) -> StreamingQuery:
-    """Only the query, in a session that is there, with the same record of it as a run has. The lock is let go at once:
-    whoever starts a query watches it, and tables and subscription keep a second one out. What a run says is logged.
+    """Starts only the query, in an existing session, with the same record as a run. The lock is released at once: the
+    caller watches the query, and tables and the subscription refuse a second one. Notes of a run are logged.
     """
-    with open_checkpoint(flow.checkpoint, flow.name, keeper=keeper_of(flow, url)) as checkpoint:
+    with open_checkpoint(flow.checkpoint, flow.name, store=broker_record_of(flow, url)) as checkpoint:
         for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
             log.info("%s: %s has changed since the checkpoint was created", flow.name, key)
         for warning in warnings(flow, spark.conf.get("spark.master", "") or ""):
@@ -431,20 +423,6 @@ def start(spark: SparkSession, flow: Flow, *, url: str, available_now: bool | No
             replaces=record.replaces,
             available_now=available_now,
         )
-
-
-def with_ca(flow: Flow, ca_file: str | None, *, named: bool = False) -> Flow:
-    """An authority for the broker that the file does not name; `named`: for those too that it names without one."""
-    if ca_file is None:
-        return flow
-
-    def told(each: Any) -> Any:
-        if not isinstance(each, TopicSink | TopicSource) or each.ca is not None:
-            return each
-        return replace(each, ca=ca_file) if named or (each.url is None and flow.url is None) else each
-
-    sinks = tuple(told(each) for each in flow.sinks)
-    return replace(flow, source=told(flow.source), sinks=sinks, dead_letters=told(flow.dead_letters))
 
 
 def _event(progress: Any) -> dict[str, Any] | None:
@@ -479,7 +457,7 @@ def end_line(found: Progress) -> str:
 
 
 def _late_words(found: Progress) -> list[str]:
-    """Nothing is dropped without a word."""
+    """Late rows, so that none is dropped silently."""
     kept = (found.late_rows or 0) - found.late_dropped
     words = [f"{found.late_dropped:,} late rows were dropped"] if found.late_dropped else []
     return [*words, *([f"{kept:,} late rows are dead letters"] if kept else [])]

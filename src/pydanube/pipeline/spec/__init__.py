@@ -1,1 +1,1 @@
-"""Pipelines as declared: read and checked without Spark and without a broker."""
+"""Declarations of pipelines: read and checked without Spark and without a broker."""

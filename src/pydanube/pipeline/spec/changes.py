@@ -1,7 +1,7 @@
-"""What of a file must stay as it is while its checkpoint lasts, for else results would be wrong. Pure.
+"""The parts of a file that must not change while its checkpoint is in use, because results would be wrong. Pure.
 
-Spark refuses some of it with words of its own, and does not notice the rest: it would put sums of one window into those
-of another. SQL that aggregates is Spark's alone to look at.
+Spark refuses some of these changes with errors of its own, and does not notice others: it would add the sums of one
+window to those of another. Aggregates in SQL are checked by Spark alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from pydanube.pipeline.spec.flow import Flow
-from pydanube.pipeline.spec.source import FileSource, TopicSource
 from pydanube.pipeline.spec.steps import Aggregate, Deduplicate, Step
 
 REASONS = {
@@ -21,11 +20,9 @@ REASONS = {
 
 
 def fixed(flow: Flow) -> dict[str, Any]:
-    """By key of the file, as JSON has it."""
-    source = flow.source
-    kind = "topics" if isinstance(source, TopicSource) else "files" if isinstance(source, FileSource) else "rate"
+    """These parts by key of the file, as JSON."""
     return {
-        "source": kind,
+        "source": flow.source.kind,
         "transforms": [_remembered(each) for each in flow.transforms if isinstance(each, Aggregate | Deduplicate)],
         "output_mode": flow.output_mode,
         "dead_letters": flow.dead_letters is not None and bool(flow.transforms),
@@ -33,7 +30,7 @@ def fixed(flow: Flow) -> dict[str, Any]:
 
 
 def _remembered(step: Step) -> list[Any]:
-    """What its state is of; columns may get other names."""
+    """What its state depends on. Columns may be renamed."""
     if isinstance(step, Deduplicate):
         return ["deduplicate", *sorted(step.columns)]
     assert isinstance(step, Aggregate)

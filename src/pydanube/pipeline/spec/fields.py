@@ -1,6 +1,6 @@
-"""Reading the declaration of a pipeline: values by their keys, each wrong one a `FlowInvalid` of one line. Pure.
+"""The values of a declaration, by their keys. A wrong value is a `FlowInvalid` of one line. Pure.
 
-A complaint begins with the path of its key, as `sink[1].upsert.keys`, and offers the nearest name if one is wrong.
+The line begins with the path of the key, such as `sink[1].upsert.keys`, and suggests the nearest name for a wrong one.
 """
 
 from __future__ import annotations
@@ -10,35 +10,27 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 
 from pydanube.base.errors import FlowInvalid
+from pydanube.base.fields import SHOWN_CHARACTERS, Fields
+from pydanube.base.fields import shown as shown
+from pydanube.base.limits import DAY, KIB, MILLISECOND, SECOND
 from pydanube.base.redaction import is_secret
 from pydanube.base.units import bytes_of, microseconds_of
+from pydanube.pipeline.spec.locations import scheme_of
 
-FILE_BYTES_MAX = 256 * 1024  # of a declaration
-TEXT_CHARACTERS_MAX = 128 * 1024  # of one value: SQL and schemas are long
+FILE_BYTES_MAX = 256 * KIB  # of a declaration
+TEXT_CHARACTERS_MAX = 128 * KIB  # of one value: SQL and schemas are long
 LIST_MAX = 1_000
-SHOWN_CHARACTERS = 80  # of a wrong value
-DURATION_MICROSECONDS_MAX = 10 * 366 * 86_400 * 1_000_000
-_UNITS = {"second": 1_000_000, "millisecond": 1_000, "microsecond": 1}
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
-
-
-def shown(value: object) -> str:
-    """Of a wrong value, what fits into one line."""
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list | tuple | set):
-        return "a list"
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+DURATION_MICROSECONDS_MAX = 10 * 366 * DAY
+_UNITS = {"second": SECOND, "millisecond": MILLISECOND, "microsecond": 1}
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of a complaint about a name that is not known."""
+    """How an error about an unknown name ends."""
     lower = {each.lower().replace("_", ""): each for each in known}
     asked = name[:SHOWN_CHARACTERS].lower().replace("_", "").replace("-", "")
     begun = [each for each in lower if asked and each.startswith(asked)]
@@ -48,11 +40,11 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return "the keys are " + ", ".join(known)
 
 
-# -- durations, sizes, places ------------------------------------------------------------------------------------------
+# -- durations, sizes, locations ---------------------------------------------------------------------------------------
 
 
 class Duration(int):
-    """Microseconds. As text it is what Spark takes for an interval."""
+    """Microseconds. As text, it is an interval that Spark understands."""
 
     def __str__(self) -> str:
         unit = next(unit for unit, size in _UNITS.items() if self % size == 0)
@@ -60,17 +52,17 @@ class Duration(int):
 
     @property
     def seconds(self) -> float:
-        return self / 1_000_000
+        return self / SECOND
 
 
 def parse_duration(path: str, value: object) -> Duration:
     """`10 minutes`, `1 hour 30 minutes`, `250ms`, or a number of seconds."""
     try:
-        found = microseconds_of(value)  # type: ignore[arg-type]  # whatever else it is, it is refused
+        found = microseconds_of(value)  # type: ignore[arg-type]  # other types are refused
     except ValueError as error:
         raise FlowInvalid(f"{path}: {error}") from None
     if found > DURATION_MICROSECONDS_MAX:
-        raise FlowInvalid(f"{path}: must be a duration such as 10m or 1 week, at most ten years, not {shown(value)}")
+        raise FlowInvalid(f"{path}: must be a duration such as 10m or 1 week, at most ten years, got {shown(value)}")
     return Duration(found)
 
 
@@ -81,31 +73,18 @@ def parse_size(path: str, value: object, most: int) -> int:
     except ValueError as error:
         raise FlowInvalid(f"{path}: {error}") from None
     if not 1 <= size <= most:
-        raise FlowInvalid(f"{path}: must be a size such as 64 MiB, at most {most} bytes, not {shown(value)}")
+        raise FlowInvalid(f"{path}: must be a size such as 64 MiB, at most {most} bytes, got {shown(value)}")
     return size
 
 
-def scheme_of(place: str) -> str:
-    """Of a URL; "" of a path."""
-    return place.split(":", 1)[0].lower() if _SCHEME.match(place) else ""
-
-
-def local_path(place: str) -> str | None:
-    """The path of a place on this machine, in one spelling; None of another place."""
-    scheme = scheme_of(place)
-    if scheme == "file":
-        return os.path.normpath("/" + unquote(urlsplit(place).path).lstrip("/"))
-    return None if scheme else os.path.normpath(place)
-
-
-def parse_place(path: str, value: object, folder: str) -> str:
-    """A path, which is made absolute, or a URL, which has no credentials in it."""
+def parse_location(path: str, value: object, folder: str) -> str:
+    """A path, which is made absolute, or a URL without credentials."""
     text = checked_text(path, value)
     if scheme_of(text):
         check_no_secrets(path, text)
         return text
     if "://" in text or text.lower().startswith("file:"):
-        raise FlowInvalid(f"{path}: must be a path or a URL such as s3://bucket/folder, not {shown(text)}")
+        raise FlowInvalid(f"{path}: must be a path or a URL such as s3://bucket/folder, got {shown(text)}")
     return absolute(text, folder)
 
 
@@ -114,7 +93,7 @@ def absolute(text: str, folder: str) -> str:
 
 
 def check_no_secrets(path: str, url: str) -> None:
-    """Declarations are shown and shared."""
+    """Declarations are shown and shared, so they must not contain credentials."""
     try:
         parts = urlsplit(url)
         secrets = [name for name, _ in parse_qsl(parts.query) if is_secret(name)]
@@ -127,7 +106,7 @@ def check_no_secrets(path: str, url: str) -> None:
 
 def checked_text(path: str, value: object) -> str:
     if not isinstance(value, str):
-        raise FlowInvalid(f"{path}: must be a string, not {shown(value)}")
+        raise FlowInvalid(f"{path}: must be a string, got {shown(value)}")
     if not value.strip():
         raise FlowInvalid(f"{path}: must not be empty")
     if len(value) > TEXT_CHARACTERS_MAX:
@@ -141,13 +120,13 @@ def checked_text(path: str, value: object) -> str:
 
 
 class Section:
-    """A mapping of the declaration. What is null counts as not given."""
+    """A mapping in the declaration. A value of null counts as not given."""
 
     def __init__(self, path: str, found: object, keys: Sequence[str], folder: str = ".") -> None:
         self.path, self.folder = path, folder
         if not isinstance(found, Mapping):
             raise FlowInvalid(
-                f"{path or 'the declaration'}: must be a mapping of {', '.join(keys)}, not {shown(found)}"
+                f"{path or 'the declaration'}: must be a mapping of {', '.join(keys)}, got {shown(found)}"
             )
         self._values: dict[str, Any] = {}
         for key, value in found.items():
@@ -156,12 +135,13 @@ class Section:
                 raise FlowInvalid(f"{self.key(_plain(name))}: unknown key; {nearest(name, keys)}")
             if value is not None:
                 self._values[key] = value
+        self._fields = Fields(FlowInvalid, self._values, lambda name: f"{self.key(name)}:")
 
     def key(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
-    def wrong(self, name: str, why: str) -> FlowInvalid:
-        return FlowInvalid(f"{self.key(name)}: {why}")
+    def wrong(self, name: str, why: str) -> Exception:
+        return self._fields.wrong(name, why)
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -183,53 +163,40 @@ class Section:
         return self.text(name) if name in self else None
 
     def one_of(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
-        found = self.text(name, default)
-        if found not in choices:
-            close = get_close_matches(found[:SHOWN_CHARACTERS].lower(), choices, 1, 0.5)
-            end = f"did you mean {close[0]}?" if close else f"use one of {', '.join(choices)}"
-            raise self.wrong(name, f"unknown value {shown(found)}; {end}")
-        return found
+        return self._fields.one_of(name, choices, ... if default is None else default)
 
     def flag(self, name: str, default: bool) -> bool:
-        found = self._values.get(name, default)
-        if not isinstance(found, bool):
-            raise self.wrong(name, f"must be true or false, not {shown(found)}")
-        return found
+        return self._fields.flag(name, default)
 
     def whole(self, name: str, least: int, most: int, default: int | None = None) -> int | None:
-        found = self._values.get(name, default)
-        if found is None:
-            return None
-        if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
-            raise self.wrong(name, f"must be a whole number from {least} to {most}, not {shown(found)}")
-        return found
+        return self._fields.whole(name, least, most, default)
 
     def duration(self, name: str, default: Duration | None = None, *, least: int = 0) -> Duration:
         if name not in self._values and default is not None:
             return default
         found = parse_duration(self.key(name), self.raw(name))
         if found < least:
-            raise self.wrong(name, f"must be at least {Duration(least)}, not {shown(self.raw(name))}")
+            raise self.wrong(name, f"must be at least {Duration(least)}, got {shown(self.raw(name))}")
         return found
 
     def names(self, name: str, *, required: bool = False) -> tuple[str, ...]:
-        """A list of texts, each once; a text alone is a list of one."""
+        """A list of different texts. A single text is a list of one."""
         if name not in self._values and not required:
             return ()
         return text_list(self.key(name), self.raw(name))
 
-    def place(self, name: str) -> str:
-        return parse_place(self.key(name), self.raw(name), self.folder)
+    def location(self, name: str) -> str:
+        return parse_location(self.key(name), self.raw(name), self.folder)
 
-    def maybe_place(self, name: str) -> str | None:
-        return self.place(name) if name in self else None
+    def maybe_location(self, name: str) -> str | None:
+        return self.location(name) if name in self else None
 
     def scalars(self, name: str) -> dict[str, str]:
-        """A mapping whose values are texts, numbers, true or false: all as texts."""
+        """A mapping whose values are texts, numbers or booleans, all returned as texts."""
         found = self._values.get(name, {})
         path = self.key(name)
         if not isinstance(found, Mapping):
-            raise FlowInvalid(f"{path}: must be a mapping, not {shown(found)}")
+            raise FlowInvalid(f"{path}: must be a mapping, got {shown(found)}")
         texts: dict[str, str] = {}
         for key, value in found.items():
             checked_text(f"{path}.{_plain(str(key))}", key)
@@ -241,13 +208,13 @@ class Section:
                 texts[key] = checked_text(f"{path}.{_plain(key)}", value) if value else ""
             else:
                 raise FlowInvalid(
-                    f"{path}.{_plain(key)}: must be a string, a number, true or false, not {shown(value)}"
+                    f"{path}.{_plain(key)}: must be a string, a number, true or false, got {shown(value)}"
                 )
         return texts
 
 
 def _plain(name: str) -> str:
-    """A key as it is shown: without what would break the line."""
+    """A key as errors show it, without anything that would break the line."""
     text = name if name.isprintable() and name else repr(name)
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
@@ -256,7 +223,7 @@ def text_list(path: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list | tuple) or not value:
-        raise FlowInvalid(f"{path}: must be a list of names, not {shown(value)}")
+        raise FlowInvalid(f"{path}: must be a list of names, got {shown(value)}")
     if len(value) > LIST_MAX:
         raise FlowInvalid(f"{path}: has {len(value)} entries; the maximum is {LIST_MAX}")
     texts = tuple(checked_text(f"{path}[{at}]", each) for at, each in enumerate(value))
@@ -270,7 +237,7 @@ def text_list(path: str, value: object) -> tuple[str, ...]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only. `on`, `off`, `yes`, `no`, dates and 1:30 stay the texts that they are."""
+    """Plain values only. `on`, `off`, `yes`, `no`, dates and 1:30 stay texts."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

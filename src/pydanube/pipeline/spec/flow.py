@@ -1,6 +1,6 @@
-"""A pipeline as declared: read from YAML or made of a mapping, checked as far as neither Spark nor a broker is needed.
+"""A pipeline as declared: read from YAML or from a mapping, and checked without Spark and without a broker.
 
-Pure, and without Spark: it can be read wherever a file can. What is wrong is a `FlowInvalid` of one line.
+A mistake is a `FlowInvalid` of one line.
 """
 
 from __future__ import annotations
@@ -10,47 +10,37 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydanube.base.errors import FlowInvalid
+from pydanube.base.limits import SECOND
+from pydanube.pipeline.spec.broker import Address, OnBroker
 from pydanube.pipeline.spec.fields import (
     FILE_BYTES_MAX,
     Duration,
     Section,
     absolute,
-    local_path,
     parse_duration,
     parse_yaml,
-    scheme_of,
     shown,
 )
 from pydanube.pipeline.spec.late import CHOICES, DEAD_LETTERS, DROP, Rule, may_drop, rule_of
-from pydanube.pipeline.spec.sinks import (
-    ConsoleSink,
-    IcebergSink,
-    Sink,
-    TableSink,
-    Target,
-    TopicSink,
-    Upsert,
-    check_sinks,
-    parse_dead_letters,
-    parse_sinks,
-    within,
+from pydanube.pipeline.spec.locations import local_path, scheme_of, within
+from pydanube.pipeline.spec.plan import Plan
+from pydanube.pipeline.spec.sinks import Sink, Upsert, check_sinks, named_sinks, parse_dead_letters, parse_sinks
+from pydanube.pipeline.spec.source import FAILFAST, PERMISSIVE, Source, parse_source
+from pydanube.pipeline.spec.steps import (
+    Aggregate,
+    Deduplicate,
+    Python,
+    Sql,
+    Step,
+    Watermark,
+    check_steps,
+    parse_steps,
 )
-from pydanube.pipeline.spec.source import (
-    PERMISSIVE,
-    SKIP,
-    FileSource,
-    RateSource,
-    Source,
-    TopicSource,
-    can_fail,
-    parse_source,
-)
-from pydanube.pipeline.spec.steps import Aggregate, Python, Sql, Step, Watermark, check_steps, parse_steps
 
 KEYS = (
     "name",
@@ -69,10 +59,10 @@ KEYS = (
 MODES = ("append", "update", "complete")
 AVAILABLE_NOW = "available_now"
 NAME_CHARACTERS_MAX = 100
-HOME = "~/.danube/pipelines"  # of checkpoints
+HOME = "~/.danube/pipelines"  # where checkpoints are by default
 ATTEMPTS = 10
-BACKOFF = Duration(1_000_000)
-TABLE_TRIGGER = Duration(10_000_000)  # each batch is a commit and a file or more: not too many small ones
+BACKOFF = Duration(SECOND)
+TABLE_TRIGGER = Duration(10 * SECOND)  # every batch is a commit and at least one file: not too many small ones
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
 _LOOPBACK = re.compile(r"sc://(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?(/.*)?")
 _MASTER = re.compile(
@@ -92,7 +82,7 @@ _OBJECT_STORES = {
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """After a failure that may pass: how often in a row, and how long to wait first."""
+    """After a failure that may be temporary: how many attempts in a row, and how long the first waits."""
 
     attempts: int = ATTEMPTS
     backoff: Duration = BACKOFF
@@ -100,26 +90,26 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A pipeline. Paths are absolute; what was not given has its default."""
+    """A pipeline. Paths are absolute, and keys that were not given have their defaults."""
 
     name: str
     source: Source
     transforms: tuple[Step, ...]
     output_mode: str
     sinks: tuple[Sink, ...]
-    dead_letters: Target | None
-    late: str | None  # dead_letters or drop; None if nothing is said
+    dead_letters: Sink | None
+    late: str | None  # dead_letters or drop; None if not given
     checkpoint: str
     trigger: Duration | None  # None: as fast as possible
     available_now: bool
     restart: Restart
     spark: Mapping[str, str]
     shared: tuple[str, ...]  # folders that every machine of a cluster has
-    folder: str  # what relative paths are relative to
+    folder: str  # that relative paths start from
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Flow:
-        """Of a YAML file. Raises `FlowInvalid`, which names the file."""
+        """Reads a YAML file. Raises `FlowInvalid`, which names the file."""
         file = Path(path)
         try:
             with file.open("rb") as opened:
@@ -133,7 +123,7 @@ class Flow:
 
     @classmethod
     def of(cls, mapping: Any, folder: str | os.PathLike[str] = ".") -> Flow:
-        """Of the same keys as a mapping. Raises `FlowInvalid`."""
+        """Reads a mapping with the keys of a file. Raises `FlowInvalid`."""
         root = os.path.abspath(folder)
         section = Section("", mapping, KEYS, root)
         name = _name(section)
@@ -148,7 +138,7 @@ class Flow:
             sinks=sinks,
             dead_letters=dead_letters,
             late=section.one_of("late", CHOICES) if "late" in section else None,
-            checkpoint=section.maybe_place("checkpoint") or absolute(f"{HOME}/{name}", root),
+            checkpoint=section.maybe_location("checkpoint") or absolute(f"{HOME}/{name}", root),
             trigger=trigger,
             available_now=available_now,
             restart=_restart(section),
@@ -160,83 +150,99 @@ class Flow:
         return flow
 
     @property
-    def console(self) -> ConsoleSink | None:
-        sink = self.sinks[0]
-        return sink if isinstance(sink, ConsoleSink) else None
+    def targets(self) -> tuple[Sink, ...]:
+        """All sinks that store rows, without the one for dead letters."""
+        return tuple(each for each in self.sinks if each.stored)
 
     @property
-    def targets(self) -> tuple[Target, ...]:
-        """All sinks that keep what they get, dead letters not among them."""
-        return tuple(each for each in self.sinks if not isinstance(each, ConsoleSink))
+    def named_sinks(self) -> list[tuple[str, Sink]]:
+        """All sinks and the one for dead letters, each with its key."""
+        return named_sinks(self.sinks, self.dead_letters)
+
+    @property
+    def connectors(self) -> tuple[Source | Sink, ...]:
+        return self.source, *(sink for _, sink in self.named_sinks)
 
     @property
     def late_rule(self) -> Rule | None:
-        """By which rows are told apart that come too late; None where only Spark knows."""
-        return rule_of(self.transforms, self.output_mode) if isinstance(self.source, TopicSource) else None
+        """The rule that tells which rows come too late; None where only Spark knows."""
+        return rule_of(self.transforms, self.output_mode) if self.source.from_topics else None
 
     @property
     def keeps_late(self) -> bool:
-        """Whether such rows become dead letters."""
+        """Whether late rows become dead letters."""
         wanted = self.dead_letters is not None and self.late != DROP and self.source.mode == PERMISSIVE
         return wanted and self.late_rule is not None
 
     @property
     def upserts(self) -> tuple[Upsert, ...]:
-        """Of those sinks that have one."""
-        found = [each.upsert for each in self.sinks if isinstance(each, TableSink | IcebergSink)]
-        return tuple(each for each in found if each is not None)
+        return tuple(each.upsert for each in self.sinks if each.upsert is not None)
 
     @property
     def ordered(self) -> bool:
-        """Whether rows carry to the sinks where they are in the topic, and whether they delete."""
-        wanted = any(each.sequence_by is None or each.delete_when for each in self.upserts)
-        return isinstance(self.source, TopicSource) and wanted
+        """Whether rows carry their position in the topic, and whether they delete, to the sinks."""
+        return self.source.from_topics and any(each.sequence_by is None or each.delete_when for each in self.upserts)
 
     @property
     def deleting(self) -> tuple[str, ...]:
-        """Columns that are keys of rows which a message without a payload deletes; none if it does not."""
+        """The key columns of rows that a message without a payload deletes; empty if it deletes none."""
         return tuple(dict.fromkeys(name for each in self.upserts if each.delete_when for name in each.keys))
+
+    @property
+    def keys_as_read(self) -> tuple[str, ...]:
+        """Keys of upserts that rows have from the source, if there are dead letters for rows without one. If a step
+        makes the key, only the table can tell that it is null.
+        """
+        unchanged = all(isinstance(each, Watermark | Deduplicate) for each in self.transforms)
+        if self.dead_letters is None or not unchanged:
+            return ()
+        return tuple(dict.fromkeys(name for each in self.upserts for name in each.keys))
 
     @property
     def url(self) -> str | None:
         """The broker that the file names, if it does."""
-        return self.source.url if isinstance(self.source, TopicSource) else None
+        return self.source.url if isinstance(self.source, OnBroker) else None
 
-    def plan(self, url: str, replaces: tuple[str, ...] = ()) -> dict[str, Any]:
-        """What the sink of all targets is told, as JSON; `url` is the broker of topics that name none."""
+    def broker(self, url: str, ca_file: str | None = None) -> Address:
+        """The broker of the source, or else the given one."""
+        return self.source.address(url) if isinstance(self.source, OnBroker) else (url, ca_file)
+
+    def with_ca(self, ca_file: str | None, *, named: bool = False) -> Flow:
+        """With a CA file for brokers that the file does not name; if `named`, also for those named without one."""
+        if ca_file is None:
+            return self
+
+        def trusting(each: Any) -> Any:
+            if not isinstance(each, OnBroker) or each.ca is not None:
+                return each
+            return replace(each, ca=ca_file) if named or (each.url is None and self.url is None) else each
+
+        sinks = tuple(trusting(each) for each in self.sinks)
+        return replace(self, source=trusting(self.source), sinks=sinks, dead_letters=trusting(self.dead_letters))
+
+    def plan(self, url: str, replaces: tuple[str, ...] = ()) -> Plan:
+        """What the query's sink needs to know; `url` is the broker of topics that name none."""
         own = self.url or url
-        return {
-            "pipeline": self.name,
-            "replaces": list(replaces),
-            "targets": [each.spec(own) for each in self.targets],
-            "dead_letters": None if self.dead_letters is None else self.dead_letters.spec(own),
-        }
+        dead_letters = None if self.dead_letters is None else self.dead_letters.spec(own)
+        return Plan(self.name, tuple(each.spec(own) for each in self.targets), replaces, dead_letters)
 
     def essentials(self) -> dict[str, Any]:
         """What a checkpoint depends on, by key of the file: where rows come from, and what is remembered of them."""
-        source = self.source
-        found: dict[str, Any] = {}
-        if isinstance(source, TopicSource):
-            found["source"] = {"topics": list(source.topics), "pattern": source.pattern}
-        elif isinstance(source, FileSource):
-            found["source"] = {"files": source.path, "format": source.format}
-        else:
-            found["source"] = {"rate": source.rows_per_second}
-        found["transforms"] = [f"{type(each).__name__.lower()}: {each.label}" for each in self.transforms]
-        found["output_mode"] = self.output_mode
-        return found
+        return {
+            "source": dict(self.source.essentials),
+            "transforms": [f"{type(each).__name__.lower()}: {each.label}" for each in self.transforms],
+            "output_mode": self.output_mode,
+        }
 
     @property
     def digest(self) -> str:
-        """Of the essentials: another one may not continue from the same checkpoint."""
+        """A hash of the essentials."""
         return hashlib.sha256(json.dumps(self.essentials(), sort_keys=True).encode()).hexdigest()[:16]
 
     def words(self) -> list[str]:
-        """The pipeline in words, a line each."""
-        source = self.source
-        decoded = "" if isinstance(source, RateSource | FileSource) or source.format == "raw" else f", {source.format}"
-        lines = [f"pipeline {self.name}", f"from {source.label}{decoded}"]
-        lines += [f"  expect {each}" for each in source.expect]
+        """The pipeline in words, as lines."""
+        lines = [f"pipeline {self.name}", f"from {self.source.description}"]
+        lines += [f"  expect {each}" for each in self.source.expect]
         lines += [f"  {each.label}" for each in self.transforms]
         lines += [f"to {each.label} ({self.output_mode}{_upserted(each)})" for each in self.sinks]
         if self.dead_letters is not None:
@@ -253,22 +259,20 @@ class Flow:
 
 
 def _upserted(sink: Sink) -> str:
-    upsert = sink.upsert if isinstance(sink, TableSink | IcebergSink) else None
-    return "" if upsert is None else f", one row per {', '.join(upsert.keys)}"
+    return "" if sink.upsert is None else f", one row per {', '.join(sink.upsert.keys)}"
 
 
 def _name(section: Section) -> str:
     name = section.text("name")
     if len(name) > NAME_CHARACTERS_MAX or _NAME.fullmatch(name) is None:
         rule = "letters, digits, `_`, `-` and `.`, not starting with `-` or `.` and not ending with `.`"
-        raise section.wrong("name", f"must be 1 to {NAME_CHARACTERS_MAX} of {rule}, not {shown(name)}")
+        raise section.wrong("name", f"must be 1 to {NAME_CHARACTERS_MAX} of {rule}, got {shown(name)}")
     return name
 
 
 def _trigger(section: Section, sinks: tuple[Sink, ...]) -> tuple[Duration | None, bool]:
     if "trigger" not in section:
-        tables = any(isinstance(each, TableSink | IcebergSink) for each in sinks)
-        return TABLE_TRIGGER if tables else None, False
+        return TABLE_TRIGGER if any(each.is_table for each in sinks) else None, False
     found = section.raw("trigger")
     if isinstance(found, str) and found.strip().lower().replace("-", "_").replace(" ", "_") == AVAILABLE_NOW:
         return None, True
@@ -276,7 +280,7 @@ def _trigger(section: Section, sinks: tuple[Sink, ...]) -> tuple[Duration | None
         return parse_duration("trigger", found) or None, False
     except FlowInvalid:
         pass
-    raise section.wrong("trigger", f"must be a duration such as 1 second, or available_now, not {shown(found)}")
+    raise section.wrong("trigger", f"must be a duration such as 1 second, or available_now, got {shown(found)}")
 
 
 def _restart(section: Section) -> Restart:
@@ -301,21 +305,22 @@ def _spark(section: Section) -> dict[str, str]:
     return settings
 
 
-# -- what must be together ---------------------------------------------------------------------------------------------
+# -- what must fit together --------------------------------------------------------------------------------------------
 
 
 def _check(flow: Flow) -> None:
     check_steps(flow.transforms, flow.output_mode)
     check_sinks(flow.sinks, flow.dead_letters, flow.output_mode)
     _check_late(flow)
-    if flow.dead_letters is not None and not can_fail(flow.source) and not flow.keeps_late:
-        failing = "mode is failfast" if flow.source.mode == "failfast" else "nothing is decoded or expected"
+    can_fail = flow.source.mode == PERMISSIVE and (flow.source.decodes or bool(flow.source.expect))
+    if flow.dead_letters is not None and not can_fail and not flow.keeps_late:
+        failing = "mode is failfast" if flow.source.mode == FAILFAST else "nothing is decoded or expected"
         raise FlowInvalid(f"dead_letters: no row could ever be written there: {failing}")
     _check_deletes(flow)
     _check_loops(flow)
-    for name, place in _written(flow):
-        if within(flow.checkpoint, place) or within(place, flow.checkpoint):
-            raise FlowInvalid(f"checkpoint: {flow.checkpoint} and {name} ({place}) must not contain each other")
+    for name, location in _written(flow):
+        if within(flow.checkpoint, location) or within(location, flow.checkpoint):
+            raise FlowInvalid(f"checkpoint: {flow.checkpoint} and {name} ({location}) must not contain each other")
 
 
 def _check_late(flow: Flow) -> None:
@@ -330,7 +335,7 @@ def _check_late(flow: Flow) -> None:
 
 
 def _why_only_counted(flow: Flow) -> str:
-    if not isinstance(flow.source, TopicSource):
+    if not flow.source.from_topics:
         return "the source is not a topic"
     if flow.late_rule is not None:
         return "source.mode is failfast"
@@ -341,44 +346,33 @@ def _check_deletes(flow: Flow) -> None:
     path = "sink.upsert.delete_when" if len(flow.sinks) == 1 else "upsert.delete_when"
     if not flow.deleting:
         return
-    if not isinstance(flow.source, TopicSource):
+    if not flow.source.from_topics:
         raise FlowInvalid(f"{path}: only messages of a topic can be without a payload")
     if not all(each.delete_when for each in flow.upserts):
         raise FlowInvalid(f"{path}: must be set for all sinks with upsert, or for none")
-    if flow.source.tombstones == SKIP:
+    if flow.source.skips_tombstones:
         raise FlowInvalid(f"{path}: nothing would be deleted, because source.tombstones is skip")
     if any(isinstance(each, Aggregate) for each in flow.transforms):
         raise FlowInvalid(f"{path}: cannot be combined with aggregate: a group is not deleted with one of its messages")
 
 
 def _check_loops(flow: Flow) -> None:
-    for name, sink in _named_sinks(flow):
-        if _loops(flow.source, sink):
+    for name, sink in flow.named_sinks:
+        if flow.source.reads(sink):
             raise FlowInvalid(f"{name}: the pipeline would read what it writes to {sink.label.partition(':')[2]}")
 
 
-def _loops(source: Source, sink: Sink) -> bool:
-    if isinstance(sink, TopicSink) and isinstance(source, TopicSource):
-        return sink.url in (None, source.url) and source.reads(sink.topic)
-    return isinstance(sink, TableSink) and isinstance(source, FileSource) and within(sink.uri, source.path)
-
-
-def _named_sinks(flow: Flow) -> list[tuple[str, Sink]]:
-    found = [("sink" if len(flow.sinks) == 1 else f"sink[{at}]", each) for at, each in enumerate(flow.sinks)]
-    return found if flow.dead_letters is None else [*found, ("dead_letters", flow.dead_letters)]
-
-
 def _written(flow: Flow) -> list[tuple[str, str]]:
-    return [(name, place) for name, sink in _named_sinks(flow) for place in sink.places]
+    return [(name, location) for name, sink in flow.named_sinks for location in sink.locations]
 
 
 def is_local(master: str) -> bool:
-    """Whether workers run on this machine: a Connect server on it counts."""
+    """Whether workers run on this machine, directly or in a Connect server."""
     return master in ("", "local") or master.startswith("local[") or _LOOPBACK.fullmatch(master) is not None
 
 
 def check_master(flow: Flow, master: str) -> None:
-    """Raises `FlowInvalid` for what this master cannot do: places that only one machine has, if others work for it."""
+    """Raises `FlowInvalid` for a folder that only one machine has, if the master has workers on others."""
     if master and _MASTER.fullmatch(master) is None:
         raise FlowInvalid(
             f"{master[:100]!r} is not a master; use local[4], spark://host:7077, yarn, k8s://… or, for a Connect "
@@ -386,20 +380,17 @@ def check_master(flow: Flow, master: str) -> None:
         )
     if is_local(master):
         return
-    places = [*_written(flow), ("checkpoint", flow.checkpoint)]
-    if isinstance(flow.source, FileSource):
-        places.append(("source.files", flow.source.path))
-    for name, place in places:
-        path = local_path(place)
+    for name, location in (*_written(flow), ("checkpoint", flow.checkpoint), *flow.source.locations):
+        path = local_path(location)
         if path is not None and not any(within(path, each) for each in flow.shared):
             raise FlowInvalid(
-                f"{name}: {place} is a separate folder on each machine, and {master} has several machines; use a URL "
-                "such as s3://bucket/folder, or list the folder that they share in `shared`"
+                f"{name}: {location} is a separate folder on each machine, and {master} has several machines; use a "
+                "URL such as s3://bucket/folder, or list the folder that they share in `shared`"
             )
 
 
 def warnings(flow: Flow, master: str) -> list[str]:
-    """What may be wrong, and can be told without trying it; a line each."""
+    """What may not be intended, as lines, as far as it is known without running anything."""
     found = []
     scheme = scheme_of(flow.checkpoint)
     if scheme in _OBJECT_STORES:
@@ -407,8 +398,7 @@ def warnings(flow: Flow, master: str) -> list[str]:
             f"checkpoint: Spark itself writes {scheme}://, so it needs {_OBJECT_STORES[scheme]}; otherwise use a "
             f"{'local' if is_local(master) else 'shared'} path"
         )
-    if isinstance(flow.source, TopicSource) and flow.source.subscription is None:
-        found.append("source.subscription: is false, so messages may be deleted before the pipeline has read them")
+    found += flow.source.warnings
     if flow.late != DROP and not flow.keeps_late and may_drop(flow.transforms, flow.output_mode):
         why = "dead_letters is not set" if flow.dead_letters is None else _why_only_counted(flow)
         found.append(f"late: rows behind the watermark are dropped and counted as late_rows, because {why}")
@@ -418,8 +408,8 @@ def warnings(flow: Flow, master: str) -> list[str]:
             f"read {flow.checkpoint}"
         )
     if flow.output_mode == "update":
-        for name, sink in _named_sinks(flow):
-            if not isinstance(sink, TopicSink | ConsoleSink) and sink.upsert is None and name != "dead_letters":
+        for name, sink in named_sinks(flow.sinks, None):
+            if sink.is_table and sink.upsert is None:
                 found.append(f"{name}: gets a row again whenever it changes, because upsert has no keys")
     if flow.output_mode != "append" and not _aggregates(flow):
         found.append(

@@ -1,4 +1,4 @@
-"""What happens to the rows of a pipeline, step by step, as declared. Pure: SQL is Spark's to understand."""
+"""The steps of a pipeline, as declared. Pure: SQL is checked by Spark later."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """A function DataFrame -> DataFrame: of a file, or as it is."""
+    """A function from DataFrame to DataFrame, given by file and name or as an object."""
 
     file: str | None
     name: str
@@ -87,7 +87,7 @@ def parse_steps(found: object, folder: str) -> tuple[Step, ...]:
     if found is None:
         return ()
     if isinstance(found, Mapping) or not isinstance(found, list | tuple):
-        raise FlowInvalid(f"transforms: must be a list of steps, as in `- sql: SELECT …`, not {shown(found)}")
+        raise FlowInvalid(f"transforms: must be a list of steps, as in `- sql: SELECT …`, got {shown(found)}")
     if len(found) > STEPS_MAX:
         raise FlowInvalid(f"transforms: has {len(found)} steps; the maximum is {STEPS_MAX}")
     return tuple(_step(f"transforms[{at}]", each, folder) for at, each in enumerate(found))
@@ -125,7 +125,7 @@ def _aggregate(path: str, found: object) -> Aggregate:
         raise section.wrong("slide", f"must not be longer than the window of {window}: rows would fall between windows")
     values = section.raw("values")
     if not isinstance(values, Mapping) or not values:
-        raise section.wrong("values", f"must be a mapping such as orders: count(*), not {shown(values)}")
+        raise section.wrong("values", f"must be a mapping such as orders: count(*), got {shown(values)}")
     expressions: dict[str, str] = {}
     for name, text in values.items():
         key = section.key(f"values.{name}") if isinstance(name, str) and name.isprintable() else section.key("values")
@@ -146,7 +146,7 @@ def _python(section: Section) -> Python:
     text = section.text("python")
     match = _FUNCTION.fullmatch(text.strip())
     if match is None:
-        raise section.wrong("python", f"must be a file and a function in it, as in clean.py:clean, not {shown(text)}")
+        raise section.wrong("python", f"must be a file and a function in it, as in clean.py:clean, got {shown(text)}")
     file = absolute(match[1], section.folder)
     if not os.path.isfile(file):
         raise section.wrong("python", f"the file {file} does not exist")
@@ -154,9 +154,9 @@ def _python(section: Section) -> Python:
 
 
 def check_steps(steps: Sequence[Step], output_mode: str) -> None:
-    """What steps must be together, as far as it can be told without understanding SQL."""
+    """Checks that the steps fit together, as far as this is possible without understanding SQL."""
     watermark: Watermark | None = None
-    opaque = False  # whether SQL or Python came since, which may rename columns
+    opaque = False  # whether SQL or Python has followed, which may rename columns
     aggregated = False
     for at, step in enumerate(steps):
         path = f"transforms[{at}]"

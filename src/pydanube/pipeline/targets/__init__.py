@@ -1,1 +1,1 @@
-"""What pipelines write to: Delta and Iceberg tables, folders of Parquet, topics. Each batch is there once."""
+"""What sinks write through: Delta and Iceberg tables, folders of Parquet, topics. Each takes a batch once."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from random import uniform
+from random import randrange
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydanube.pipeline.targets.record import Mark, Verdict
+from pydanube.base.retry import Backoff
+from pydanube.pipeline.targets.mark import Mark, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,15 +16,12 @@ if TYPE_CHECKING:
 
 CHANGE = "_change"  # a column that is not written: STRUCT<deleted BOOLEAN, timestamp TIMESTAMP, offset BIGINT>
 CHANGE_FIELDS = ("deleted", "timestamp", "offset")
-
-
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.05, 2.0
+RETRY = Backoff(0.1, 2.0)
 
 
 def pause(tries: int) -> None:
     """Before a commit is tried again that others were faster than; not before the first."""
-    if tries:
-        time.sleep(uniform(0.5, 1.0) * min(PAUSE_SECONDS * 2**tries, PAUSE_SECONDS_MAX))
+    time.sleep(RETRY.after(tries, randrange))
 
 
 def with_change(schema: pa.Schema) -> pa.Schema:
@@ -75,7 +73,7 @@ class Target(Protocol):
     @property
     def takes_changes(self) -> bool:
         """Whether rows replace and delete others: then what it stages has the column `_change`, if rows have it."""
-        ...
+        return False
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         """On the driver, before the query starts: whether rows fit, and can be written. Nothing of it stays.

@@ -7,19 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import SchemaMismatch, SinkConflict, TargetRefused, TopicExists, TopicNotFound
+from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkConflict, TargetRefused, TopicExists, TopicNotFound
 from pydanube.client import Client
-from pydanube.pipeline.targets.record import Mark, Verdict
+from pydanube.pipeline.targets.mark import Mark, Verdict
+from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to
 from pydanube.spark.committing import STREAM, Write, commit, merged
-from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to
 from pydanube.spark.options import whole_name
 from pydanube.spark.staging import Refs, Stage, Writer, find_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pydanube.spark.parcels import Parcels
-    from pydanube.spark.parcels import Target as Division
+    from pydanube.spark.batching import RowBatcher
+    from pydanube.spark.batching import Target as Division
 
 EVENT_TIME = "event_time"
 
@@ -59,6 +59,8 @@ class TopicTarget:
         """Also asks the broker: a topic that keeps nothing is refused now."""
         import pyarrow as pa
 
+        if replace:
+            raise OptionInvalid(f"{self.label} can only be appended to: complete mode would take back what was read")
         for role, name in (("key", self.key), ("value", self.value)):
             if name is None:
                 continue
@@ -140,7 +142,7 @@ class TopicTarget:
                 columns[EVENT_TIME] = time
         return pa.RecordBatch.from_pydict(columns)
 
-    def _link(self) -> Link:
+    def _link(self) -> BrokerLink:
         return link_to(self.url, self.ca, patience=PATIENCE_SECONDS)
 
     def _write(self, mark: Mark) -> Write:
@@ -159,8 +161,8 @@ async def _is_there(client: Client, topic: str) -> bool:
 class TopicStager:
     """One task's rows. What it staged and nobody decided grows old where nobody reads it."""
 
-    def __init__(self, target: TopicTarget, link: Link, write: Write, partition: int) -> None:
-        from pydanube.spark.parcels import Parcels
+    def __init__(self, target: TopicTarget, link: BrokerLink, write: Write, partition: int) -> None:
+        from pydanube.spark.batching import RowBatcher
 
         def find(topic: str) -> Division:
             return link.wait(find_target(link.client, topic))
@@ -168,7 +170,7 @@ class TopicStager:
         self._target = target
         self._stage = Stage(link, write.writer)
         turn = write.batch + partition  # so that small batches do not all go to the first partition
-        self._parcels: Parcels = Parcels(find, link.client.clock.wall, write.writer.target, turn=turn)
+        self._parcels: RowBatcher = RowBatcher(find, link.client.clock.wall, write.writer.target, turn=turn)
 
     def add(self, rows: pa.RecordBatch) -> None:
         for parcel in self._parcels.add(self._target.rows(rows)):

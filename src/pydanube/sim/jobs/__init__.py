@@ -1,1 +1,1 @@
-"""Jobs that write exactly once to one simulated broker."""
+"""Simulated jobs that write exactly once to one whole broker."""

@@ -1,4 +1,4 @@
-"""Who else uses the topics that jobs write to: producers with and without names, watchers of the end, readers."""
+"""The other clients of the topics that jobs write to: named and unnamed producers, watchers of the end, readers."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from pydanube.sim.jobs.world import SinkWorld
 
 READ_BYTES = 4_000
-WATCH_SECONDS = 0.5  # at most, between two looks at the end
+WATCH_SECONDS = 0.5  # at most, between two checks of the end
 
 
 @dataclass(slots=True)
 class ProducerMemory:
-    """What a client remembers of its own, also when the broker was away."""
+    """What a producer remembers, also while the broker is down."""
 
-    place: str
-    name: str  # "" for one without: what it has no answer for it does not send again
+    partition: str
+    name: str  # "" for an unnamed producer, which does not resend unanswered batches
     sent: int = 0
     sequence: int = 1
-    pending: list[bytes] = field(default_factory=list)  # without an answer
+    pending: list[bytes] = field(default_factory=list)  # sent, but not answered
 
 
 class Clients:
-    """Those of one life of the broker."""
+    """The clients of one life of the broker."""
 
     def __init__(self, world: SinkWorld, service: Service) -> None:
         self._world = world
         self._service = service
         self._random = world.loop.fork_random(f"clients/{world.loop.events}")
 
-    async def _topic(self, place: str) -> tuple[Opened, Topic]:
-        opened = await self._service.open(ANONYMOUS, place)
+    async def _topic(self, partition: str) -> tuple[Opened, Topic]:
+        opened = await self._service.open(ANONYMOUS, partition)
         return opened, self._service.reliable(opened)
 
     async def publish(self, memory: ProducerMemory) -> None:
@@ -47,16 +47,16 @@ class Clients:
             try:
                 await self.publish_one(memory)
             except DanubeError as error:
-                self._world.loop.trace("refused", memory.place, memory.name, error.code)
+                self._world.loop.trace("refused", memory.partition, memory.name, error.code)
             await asyncio.sleep(self._random.uniform(0.0, 0.15))
 
     async def publish_one(self, memory: ProducerMemory) -> None:
-        """One batch. With a name it is the one without an answer, if there is one."""
+        """Publishes one batch. A named producer resends the unanswered one, if there is one."""
         draw, clock = self._random, self._service.clock
-        opened, topic = await self._topic(memory.place)
+        opened, topic = await self._topic(memory.partition)
         if not memory.name or not memory.pending:
             memory.sent += 1
-            label = f"p{memory.name}/{memory.place}/{memory.sent}"
+            label = f"p{memory.name}/{memory.partition}/{memory.sent}"
             memory.pending = [f"{label}/{row}".encode() for row in range(draw.choice((1, 1, 3)))]
         payloads = memory.pending
         if not memory.name:
@@ -73,38 +73,38 @@ class Clients:
             memory.sequence += len(payloads)
             memory.pending = []
         for number, payload in enumerate(payloads):
-            self._world.history.ack(memory.place, receipt.offset + number, payload)
+            self._world.history.ack(memory.partition, receipt.offset + number, payload)
 
-    async def watch(self, place: str) -> None:
-        """Looks at every change of the end."""
+    async def watch(self, partition: str) -> None:
+        """Records every change of the end of a partition."""
         while True:
             try:
-                _, topic = await self._topic(place)
+                _, topic = await self._topic(partition)
             except DanubeError:
                 await asyncio.sleep(0.1)
                 continue
             end = topic.ledger.confirmed_end
-            self._world.sinks.ends_at(place, end)
+            self._world.sinks.ends_at(partition, end)
             await topic.wait_beyond(end, self._random.uniform(0.0, WATCH_SECONDS))
 
-    async def read(self, place: str) -> None:
-        """From anywhere; also far behind, where nothing is cached."""
+    async def read(self, partition: str) -> None:
+        """Reads from any offset, also from far behind, where nothing is cached."""
         while True:
             await asyncio.sleep(self._random.uniform(0.0, 0.4))
             try:
-                first, end = await self._service.bounds(ANONYMOUS, place)
-                self._world.sinks.ends_at(place, end)
-                batches = await self._service.read(ANONYMOUS, place, self._random.randint(first, end), READ_BYTES)
-                _, end = await self._service.bounds(ANONYMOUS, place)
+                first, end = await self._service.bounds(ANONYMOUS, partition)
+                self._world.sinks.ends_at(partition, end)
+                batches = await self._service.read(ANONYMOUS, partition, self._random.randint(first, end), READ_BYTES)
+                _, end = await self._service.bounds(ANONYMOUS, partition)
             except DanubeError as error:
-                self._world.loop.trace("unread", place, error.code)
+                self._world.loop.trace("unread", partition, error.code)
                 continue
             for batch in batches:
                 for number, payload in enumerate(batch.payloads()):
-                    self._world.sinks.saw(place, batch.base_offset + number, payload or b"", end)
+                    self._world.sinks.saw(partition, batch.base_offset + number, payload or b"", end)
 
     async def roll(self) -> None:
-        """Ledgers end at any time, of these topics and of those where rows are staged."""
+        """Rolls ledgers at any time, of these topics and of the staging topics."""
         while not self._world.healed:
             await asyncio.sleep(self._random.uniform(0.1, 1.0))
             opened = self._random.choice(self._service.opened())

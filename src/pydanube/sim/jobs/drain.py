@@ -1,4 +1,4 @@
-"""After healing: jobs end, nothing stays reserved or hidden, each batch is there once; also in the next life."""
+"""After healing, jobs finish, nothing stays reserved or hidden, and each batch exists once, even after a restart."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pydanube.broker.door.service import Service
 from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.jobs.clients import Clients, ProducerMemory
-from pydanube.sim.jobs.world import PLACES, STAGED_BYTES_MAX, SinkWorld
+from pydanube.sim.jobs.world import PARTITIONS, STAGED_BYTES_MAX, SinkWorld
 from pydanube.sim.streams.reading import read_all
 from pydanube.topic.sinks import SinkRecord
 
-STAGED_BYTES_SPARE = 60_000  # what one more batch, and a repetition of it, may leave
+STAGED_BYTES_SPARE = 60_000  # what one more batch and its repetition may leave behind
 
 
 async def drain_sinks(world: SinkWorld) -> None:
     await _done(world)
-    world.batches += 1  # one more of each, now that nothing fails: what is left of others goes with it
+    world.batches += 1  # one more batch of each, now that nothing fails: it cleans up after the others
     await _done(world)
     await _publish_more(world)
     service = await _idle(world)
@@ -27,31 +27,31 @@ async def drain_sinks(world: SinkWorld) -> None:
         staged = await _topic(service, staging_topic(writer.key))
         size = staged.ledger.stream.bytes
         small = size <= STAGED_BYTES_MAX + STAGED_BYTES_SPARE
-        world.history.check(small, "I9", f"{writer.name} left {size} bytes where it stages")
+        world.history.check(small, "I9", f"{writer.name} left {size} bytes in its staging topic")
     await _cut_in_a_commit(world)
-    service = await _idle(world)  # nobody asks any more: what was decided is finished all the same
-    expected = {place: world.history.expected(place) for place in PLACES}
+    service = await _idle(world)  # no job asks any more: decided batches are finished nevertheless
+    expected = {partition: world.history.expected(partition) for partition in PARTITIONS}
     found = await _read(world, service)
     world.kill(world.broker)
     world.restart(world.broker)
     again = await _read(world, await _idle(world))
-    for place in PLACES:
-        world.history.check(again[place] == found[place], "I1", f"{place} is not the same after a restart")
-        world.history.final(place, again[place], expected[place])
-    world.sinks.final({place: [(offset, payload) for offset, payload, _ in again[place]] for place in PLACES})
+    for partition in PARTITIONS:
+        world.history.check(again[partition] == found[partition], "I1", f"{partition} is not the same after a restart")
+        world.history.check_final(partition, again[partition], expected[partition])
+    world.sinks.check_final({name: [(offset, payload) for offset, payload, _ in rows] for name, rows in again.items()})
 
 
 async def _cut_in_a_commit(world: SinkWorld) -> None:
-    """The power goes while jobs write one more batch, and they do not come again."""
+    """Cuts the power while jobs write one more batch. They do not come back."""
 
     def cut() -> None:
         world.over = True
         world.power_cut(world.broker)
         world.restart(world.broker)
 
-    world.armed[:] = [cut]
+    world.waiting_faults[:] = [cut]
     world.batches += 1
-    while not world.over:  # noqa: ASYNC110 - it does not tell, it is asked
+    while not world.over:  # noqa: ASYNC110 - nothing reports it
         await asyncio.sleep(0.05)
 
 
@@ -64,7 +64,7 @@ def explain_sinks(world: SinkWorld) -> str:
         if isinstance(opened.topic, Topic) and opened.topic.reserved:
             parts.append(f"{opened.name} is reserved from {opened.topic.ledger.hidden_from}")
     parts += [f"{record.key.query} has not finished {record.batch}" for record in _undone(service)]
-    parts += [f"{each.name or 'p'} of {each.place} has no answer" for each in world.producers if each.pending]
+    parts += [f"{each.name or 'p'} of {each.partition} has no answer" for each in world.producers if each.pending]
     return ", ".join(parts)
 
 
@@ -73,7 +73,7 @@ def _undone(service: Service) -> list[SinkRecord]:
 
 
 async def _serving(world: SinkWorld) -> Service:
-    while world.service is None:  # noqa: ASYNC110 - the broker does not tell, it is asked
+    while world.service is None:  # noqa: ASYNC110 - nothing reports it
         await asyncio.sleep(0.05)
     return world.service
 
@@ -87,7 +87,7 @@ async def _done(world: SinkWorld) -> None:
 
 
 async def _idle(world: SinkWorld) -> Service:
-    """All that was decided is finished."""
+    """Waits until every decided batch is finished."""
     while True:
         service = await _serving(world)
         topics = [each.topic for each in service.opened() if isinstance(each.topic, Topic)]
@@ -102,9 +102,9 @@ async def _topic(service: Service, name: str) -> Topic:
 
 
 async def _publish_more(world: SinkWorld) -> None:
-    """Everybody may publish again."""
-    for place in PLACES:
-        memory = ProducerMemory(place, "")
+    """Checks that every partition accepts messages again."""
+    for partition in PARTITIONS:
+        memory = ProducerMemory(partition, "")
         for count in range(3):
             while not await _published(world, memory, -1 - count):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.1)
@@ -120,4 +120,4 @@ async def _published(world: SinkWorld, memory: ProducerMemory, number: int) -> b
 
 
 async def _read(world: SinkWorld, service: Service) -> dict[str, list[tuple[int, bytes, int]]]:
-    return {place: await read_all(world.history, (await _topic(service, place)).ledger.stream) for place in PLACES}
+    return {name: await read_all(world.history, (await _topic(service, name)).ledger.stream) for name in PARTITIONS}

@@ -1,8 +1,8 @@
-"""Jobs that write exactly once, as Spark does it: they stage rows in tasks, decide, commit, and repeat what failed.
+"""Jobs that write exactly once, like Spark: they stage rows in tasks, decide, commit, and repeat what failed.
 
-They live in the broker's process and die with it; what a checkpoint would keep outlives them. A run that was given up
-may come back as a zombie: its request is made again at any later time. Some write twice to a batch under one name, and
-some checkpoints are wiped: both are refused, or rows would be lost or there twice.
+They live in the broker's process and die with it; what a checkpoint would keep outlives them. A run that has ended may
+come back as a zombie: it repeats its request at any later time. Some runs write a batch twice under one name, and some
+checkpoints are wiped: both must be refused, or rows would be lost or written twice.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pydanube.wire.batch import build
 if TYPE_CHECKING:
     from pydanube.sim.jobs.world import SinkWorld
 
-ROWS = (0, 1, 4, 12, 30)  # of a batch
+ROWS = (0, 1, 4, 12, 30)  # per batch
 TASKS = (1, 2, 4)
-FEW = 3  # rows of writes that are refused
+REFUSED_ROWS = 3  # in writes that are refused
 Refs = dict[str, list[list[int]]]
 
 
 class Jobs:
-    """Those of one life of the broker."""
+    """The jobs of one life of the broker."""
 
     def __init__(self, world: SinkWorld, service: Service) -> None:
         self._world = world
@@ -37,18 +37,18 @@ class Jobs:
         self._random = world.loop.fork_random(f"jobs/{world.loop.events}")
 
     async def write(self, writer: WriterMemory) -> None:
-        """Run after run, until all batches are there; there may be more later."""
+        """Starts run after run until all batches are written, and again if there are more later."""
         while True:
             if writer.batch < self._world.batches:
                 await self._run(writer)
             await asyncio.sleep(self._random.uniform(0.0, 0.2))
 
-    async def haunt(self, writer: WriterMemory) -> None:
-        """Runs that are over ask late."""
+    async def repeat_late(self, writer: WriterMemory) -> None:
+        """Repeats requests of runs that have ended."""
         while not self._world.healed:
             await asyncio.sleep(self._random.uniform(0.05, 1.0))
-            if writer.seconds and self._random.random() < 0.5:
-                await self._write_second(writer, self._random.choice(writer.seconds))
+            if writer.second_writes and self._random.random() < 0.5:
+                await self._write_second(writer, self._random.choice(writer.second_writes))
             if not writer.zombies:
                 continue
             request = self._random.choice(writer.zombies)
@@ -61,32 +61,32 @@ class Jobs:
             if verdict is Verdict.NEW:
                 self._world.sinks.answered(writer, request.batch, verdict)
 
-    async def wipe(self, writer: WriterMemory) -> None:
-        """The checkpoint is gone, and its query starts over when more input has come. What it reads is there."""
+    async def start_over(self, writer: WriterMemory) -> None:
+        """A query without its checkpoint starts over, and its first batch contains more input. It must be refused."""
         while writer.once is Once.STREAM and not self._world.healed:
             await asyncio.sleep(self._random.uniform(0.2, 2.0))
-            if not writer.told:
+            if not writer.answered:
                 continue
             run, source = f"{writer.name}-again", self._source(writer.batch + 5)
             try:
-                decision, _ = await self._decide(writer.wiped, self._rows(writer, 0, "")[:FEW])
+                decision, _ = await self._decide(writer.wiped, self._rows(writer, 0, "")[:REFUSED_ROWS])
                 request = Request(writer.once, run, 0, source, decision)
                 verdict = await self._service.sinks.commit(ANONYMOUS, writer.wiped, request)
             except DanubeError as error:
                 self._world.loop.trace("wiped", run, error.code)
                 continue
-            self._world.sinks.refused(writer, "a query that started over", verdict)
+            self._world.sinks.check_refused(writer, "a query that started over", verdict)
 
     async def _write_second(self, writer: WriterMemory, request: Request) -> None:
-        """Another write of a batch, by a run that was answered for the batch already."""
+        """Writes a batch again in a run whose write of that batch was already answered."""
         try:
             verdict = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
         except DanubeError as error:
             return self._world.loop.trace("second", request.run, request.batch, error.code)
-        self._world.sinks.refused(writer, f"the second write of batch {request.batch} in run {request.run}", verdict)
+        self._world.sinks.check_refused(writer, f"the second write of batch {request.batch} in {request.run}", verdict)
 
     async def _run(self, writer: WriterMemory) -> None:
-        """One run, until something fails. It may begin with a batch that is there: nobody wrote down that it is."""
+        """One run, until something fails. It may begin with a batch that exists: the checkpoint may not know it."""
         draw, world = self._random, self._world
         writer.runs += 1
         run = f"{writer.name}-{writer.runs}"
@@ -101,10 +101,10 @@ class Jobs:
                     again = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
                     world.history.check(again is Verdict.DONE, "I12", f"{run}: batch {batch} is new when asked again")
                 if writer.once is Once.STREAM and draw.random() < 0.15 and not world.healed:
-                    decision, _ = await self._decide(writer.key, self._rows(writer, batch, run)[:FEW])
-                    writer.seconds.append(request._replace(decision=decision))
-                    del writer.seconds[:-ZOMBIES_MAX]
-                    return await self._write_second(writer, writer.seconds[-1])
+                    decision, _ = await self._decide(writer.key, self._rows(writer, batch, run)[:REFUSED_ROWS])
+                    writer.second_writes.append(request._replace(decision=decision))
+                    del writer.second_writes[:-ZOMBIES_MAX]
+                    return await self._write_second(writer, writer.second_writes[-1])
             except TimeoutError:
                 return world.loop.trace("given up", run, batch)
             except DanubeError as error:
@@ -116,7 +116,7 @@ class Jobs:
             await asyncio.sleep(draw.uniform(0.0, 2 * world.pause))
 
     async def _commit(self, writer: WriterMemory, request: Request) -> None:
-        writer.asks(request)
+        writer.remember(request)
         self._world.commit_begins()
         self._world.loop.trace("commit", request.run, request.batch, request.decision)
         patience = self._random.uniform(0.0, 0.05) if self._random.random() < 0.15 else None
@@ -128,19 +128,19 @@ class Jobs:
     # -- staging -------------------------------------------------------------------------------------------------------
 
     async def _stage(self, writer: WriterMemory, run: str, batch: int) -> Request:
-        """All rows of the batch. Which rows these are is certain, how they fall is not."""
+        """Stages all rows of the batch. The rows are always the same, their distribution over tasks is not."""
         rows = self._rows(writer, batch, run if self._random.random() < 0.5 else "")
         decision, content = await self._decide(writer.key, rows)
         writer.attempts.setdefault(batch, []).append(content)
         return Request(writer.once, run, batch, self._source(batch), decision)
 
     def _source(self, batch: int) -> str:
-        """Where the input of a batch ends, as the source of Spark says it."""
+        """Where the input of a batch ends, in the format of the Spark source."""
         end = {"/default/in": {"id": 1, "0": 10 * batch + 10, "began": [0]}}
         return json.dumps([end], indent=self._random.choice((None, 1)))
 
     async def _decide(self, key: SinkKey, rows: list[tuple[str, bytes]]) -> tuple[int, dict[str, list[bytes]]]:
-        """Stages the rows, in tasks; the offset of what names them, and what it names."""
+        """Stages the rows in tasks. Returns the offset of the message that lists them, and the rows by partition."""
         name, _ = await self._service.sinks.begin(ANONYMOUS, key)
         staged = self._service.reliable(await self._service.open(ANONYMOUS, name))
         draw = self._random
@@ -151,32 +151,32 @@ class Jobs:
         refs: Refs = {}
         content: dict[str, list[bytes]] = {}
         for share, parts in zip(shares, found, strict=True):
-            for place, payload in share:
-                content.setdefault(place, []).append(payload)
-            for place, each in parts.items():
-                refs.setdefault(place, []).extend(each)
+            for partition, payload in share:
+                content.setdefault(partition, []).append(payload)
+            for partition, each in parts.items():
+                refs.setdefault(partition, []).extend(each)
         return await self._publish(staged, [json.dumps({"parts": refs}).encode()]), content
 
     def _rows(self, writer: WriterMemory, batch: int, tag: str) -> list[tuple[str, bytes]]:
-        """By place; with a tag, as if random numbers were in them: other bytes, elsewhere."""
-        certain = self._world.loop.fork_random(f"rows/{writer.name}/{batch}")
+        """The rows with their partitions. A tag changes bytes and partitions, as `rand()` in a query would."""
+        fixed = self._world.loop.fork_random(f"rows/{writer.name}/{batch}")
         rows = []
-        for row in range(certain.choice(ROWS)):
-            place, pad = certain.choice(writer.places), certain.choice((0, 20, 600))
+        for row in range(fixed.choice(ROWS)):
+            partition, pad = fixed.choice(writer.partitions), fixed.choice((0, 20, 600))
             if tag:
-                place = self._random.choice(writer.places)
-            rows.append((place, writer.payload(batch, row, tag, pad)))
+                partition = self._random.choice(writer.partitions)
+            rows.append((partition, writer.payload(batch, row, tag, pad)))
         return rows
 
     async def _task(self, staged: Topic, rows: list[tuple[str, bytes]]) -> Refs:
-        """The rows of each place in their order, a few at a time."""
+        """Publishes the rows of each partition in order, a few at a time."""
         refs: Refs = {}
-        for place in dict.fromkeys(place for place, _ in rows):
-            payloads = [payload for there, payload in rows if there == place]
+        for partition in dict.fromkeys(partition for partition, _ in rows):
+            payloads = [payload for there, payload in rows if there == partition]
             while payloads:
                 count = self._random.choice((1, 3, 5))
                 first = await self._publish(staged, payloads[:count])
-                refs.setdefault(place, []).append([first, first + len(payloads[:count]) - 1])
+                refs.setdefault(partition, []).append([first, first + len(payloads[:count]) - 1])
                 del payloads[:count]
         return refs
 

@@ -1,7 +1,7 @@
-"""A world of one whole broker, metadata and all, for jobs that write exactly once (§32, §33).
+"""A world of one whole broker, including its metadata, for jobs that write exactly once (§32, §33).
 
 The process runs the product's metadata store, storage node, directory and service on two simulated disks. Jobs write to
-three partitions of two topics, to which others publish, and which others read.
+three partitions of two topics, which other clients publish to and read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, TopicExists
+from pydanube.base.limits import KIB
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.door.service import Service
 from pydanube.broker.limits.disk_room import Room
@@ -24,20 +25,20 @@ from pydanube.sim.machine.disk import SimDisk
 from pydanube.sim.machine.offload import SimOffload
 from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.sim.plan import Fault
-from pydanube.sim.world.faults import Troublemaker
+from pydanube.sim.world.faults import FaultInjector
 from pydanube.sim.world.world import Machine, World
 from pydanube.storage.local import open_local
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.tail import TailCache
 from pydanube.topic.sinks import Once, SinkKey
 
-PLAIN, PARTED = "/default/plain", "/default/parted"
-PARTITIONS = (f"{PARTED}-part-0", f"{PARTED}-part-1")
-PLACES = (PLAIN, *PARTITIONS)
-SUPERVISOR_SECONDS = 0.3  # until a broker that could not start is started again
+SINGLE, SPLIT = "/default/plain", "/default/parted"
+SPLIT_PARTITIONS = (f"{SPLIT}-part-0", f"{SPLIT}-part-1")
+PARTITIONS = (SINGLE, *SPLIT_PARTITIONS)
+SUPERVISOR_SECONDS = 0.3  # until a broker that failed to start is started again
 STAGED_BYTES_MAX = 20_000
-METADATA_LOG_BYTES = 64 * 1024  # so that the metadata continues in a new file now and then
-AIM_SECONDS = 0.06  # a fault that waits for a commit strikes within this: before, in or shortly after it
+METADATA_LOG_BYTES = 64 * KIB  # small, so that the metadata continues in a new file now and then
+AIM_SECONDS = 0.06  # a fault that waits for a commit strikes within this time: before, during or after it
 
 
 @dataclass
@@ -45,10 +46,10 @@ class SinkWorld(World):
     """`plan.messages` is how many batches each job writes."""
 
     sinks: SinkHistory = field(init=False)
-    service: Service | None = None  # of the broker, while it is up
+    service: Service | None = None  # while the broker is up
     batches: int = 0
-    over: bool = False  # jobs have ended, wherever they were
-    armed: list[Callable[[], None]] = field(default_factory=list)  # faults that wait for a commit
+    over: bool = False  # jobs do not come back after the next restart
+    waiting_faults: list[Callable[[], None]] = field(default_factory=list)  # faults that wait for a commit
     producers: list[ProducerMemory] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,28 +58,28 @@ class SinkWorld(World):
         self.batches = self.plan.messages
         self.pause = self.plan.seconds / self.batches / 3  # between two batches of a job
         self._aim = self.loop.fork_random("aim")
-        for place in PLACES:
-            self.history.stream(place, Durability.FSYNC)
-            self.producers += [ProducerMemory(place, ""), ProducerMemory(place, "named")]
-        for name, target, once, places in (
-            ("w0", PARTED, Once.STREAM, PARTITIONS),
-            ("w1", "*", Once.STREAM, PLACES),
-            ("w2", PLAIN, Once.VERSION, (PLAIN,)),
+        for partition in PARTITIONS:
+            self.history.stream(partition, Durability.FSYNC)
+            self.producers += [ProducerMemory(partition, ""), ProducerMemory(partition, "named")]
+        for name, target, once, partitions in (
+            ("w0", SPLIT, Once.STREAM, SPLIT_PARTITIONS),
+            ("w1", "*", Once.STREAM, PARTITIONS),
+            ("w2", SINGLE, Once.VERSION, (SINGLE,)),
         ):
-            self.sinks.writers[name] = WriterMemory(name, SinkKey(f"query {name}", target), once, places)
+            self.sinks.writers[name] = WriterMemory(name, SinkKey(f"query {name}", target), once, partitions)
 
     @property
     def broker(self) -> Machine:
         return self.brokers[0]
 
     def commit_begins(self) -> None:
-        """A fault that waited for it strikes in a moment."""
-        if self.armed:
+        """Lets a fault that waited for a commit strike in a moment."""
+        if self.waiting_faults:
             delay = self._aim.uniform(0.0, AIM_SECONDS)
-            self.loop.call_later(delay, self.armed.pop(0), context=self.loop.world)
+            self.loop.call_later(delay, self.waiting_faults.pop(0), context=self.loop.world)
 
     def settings(self) -> NodeSettings:
-        return replace(super().settings(), index_cache_bytes=64 * 1024)
+        return replace(super().settings(), index_cache_bytes=64 * KIB)
 
     def kill(self, machine: Machine) -> None:
         self.service = None
@@ -102,16 +103,16 @@ class SinkWorld(World):
         writers = [] if self.over else list(self.sinks.writers.values())
         await asyncio.gather(
             *(jobs.write(writer) for writer in writers),
-            *(jobs.haunt(writer) for writer in writers),
-            *(jobs.wipe(writer) for writer in writers),
+            *(jobs.repeat_late(writer) for writer in writers),
+            *(jobs.start_over(writer) for writer in writers),
             *(clients.publish(producer) for producer in self.producers),
-            *(clients.watch(place) for place in PLACES),
-            *(clients.read(place) for place in PLACES),
+            *(clients.watch(partition) for partition in PARTITIONS),
+            *(clients.read(partition) for partition in PARTITIONS),
             clients.roll(),
         )
 
     async def _open_service(self, machine: Machine, randomness: SimRandomness) -> Service:
-        """As `danube standalone` does it."""
+        """Starts a broker as `danube standalone` does."""
         for_metadata, for_node = machine.disks
         storage = await open_local(for_metadata, for_node, self.settings(), randomness, log_bytes=METADATA_LOG_BYTES)
         node = storage.node
@@ -136,7 +137,7 @@ class SinkWorld(World):
         return service
 
     async def _make_topics(self, service: Service) -> None:
-        for name, partitions in ((PLAIN, 0), (PARTED, len(PARTITIONS))):
+        for name, partitions in ((SINGLE, 0), (SPLIT, len(SPLIT_PARTITIONS))):
             try:
                 await service.create_topic(ANONYMOUS, name, partitions=partitions)
             except TopicExists:
@@ -149,37 +150,37 @@ class SinkWorld(World):
 
     def _disks(self, name: str) -> list[SimDisk]:
         return [
-            SimDisk(self.loop, self.loop.fork_random(f"{name}/{use}"), f"{name}/{use}", there=False)
+            SimDisk(self.loop, self.loop.fork_random(f"{name}/{use}"), f"{name}/{use}", exists=False)
             for use in ("metadata", "node")
         ]
 
 
 @dataclass(slots=True)
-class SinkTroublemaker(Troublemaker):
-    """Most crashes wait for a commit and strike in the middle of it; so do errors of the disk with the metadata."""
+class SinkFaultInjector(FaultInjector):
+    """Most crashes wait for a commit and strike in the middle of it, and so do most errors of the metadata disk."""
 
-    away: list[SimDisk] = field(default_factory=list)  # the broker's own, while it has another in place of one of them
-    older: dict[str, tuple[int, bytes]] = field(default_factory=dict)  # what the node's had when it was last away
+    away: list[SimDisk] = field(default_factory=list)  # the broker's disks, while one of them is replaced
+    older: dict[str, tuple[int, bytes]] = field(default_factory=dict)  # the node's disk at the last replacement
 
-    def happen(self, fault: Fault) -> None:
-        world, strike = self.world, partial(Troublemaker.happen, self, fault)
+    def inject(self, fault: Fault) -> None:
+        world, strike = self.world, partial(FaultInjector.inject, self, fault)
         assert isinstance(world, SinkWorld)
         if fault.kind in ("kill", "power") and fault.target % 4:
-            world.armed.append(strike)
+            world.waiting_faults.append(strike)
         elif fault.kind in ("write_error", "sync_error") and fault.target % 4:
-            world.armed.append(partial(self._forget_to_write, fault))
+            world.waiting_faults.append(partial(self._forget_to_write, fault))
         else:
             strike()
 
     def _forget_to_write(self, fault: Fault) -> None:
-        """What was to be decided may be on the disk or not, and before anybody finds out the process dies."""
+        """Fails a write of the metadata and kills the process before it can find out whether the decision is stored."""
         if not self.world.healed:
             self.done.append(fault.kind)
             self.world.brokers[0].disks[0].fail_next(fault.kind.removesuffix("_error"))
-            self.later(0.2 * fault.amount, partial(Troublemaker.happen, self), replace(fault, kind="kill"))
+            self.later(0.2 * fault.amount, partial(FaultInjector.inject, self), replace(fault, kind="kill"))
 
     def _unmounted(self, fault: Fault) -> None:
-        """The broker must see that a directory is not the one it had, and leave everything as it is."""
+        """Replaces a disk. The broker must notice that it is not the right directory, and change nothing."""
         world = self.world
         assert isinstance(world, SinkWorld)
         machine = world.broker
@@ -187,15 +188,15 @@ class SinkTroublemaker(Troublemaker):
             return
         world.kill(machine)
         self.away = list(machine.disks)
-        place, kind = fault.target // 2 % 2, fault.target % 3
+        index, kind = fault.target // 2 % 2, fault.target % 3
         older, self.older = self.older, machine.disks[1].image()
         if kind == 2 and older:
-            place = 1
-        name = f"{machine.disks[place].name} instead"
-        strange = SimDisk(world.loop, world.loop.fork_random(f"{name}/{machine.lives}"), name, there=kind > 0)
+            index = 1
+        name = f"{machine.disks[index].name} instead"
+        strange = SimDisk(world.loop, world.loop.fork_random(f"{name}/{machine.lives}"), name, exists=kind > 0)
         if kind == 2 and older:
             strange.load(older)
-        machine.disks = [strange if place == 0 else self.away[0], strange if place == 1 else self.away[1]]
+        machine.disks = [strange if index == 0 else self.away[0], strange if index == 1 else self.away[1]]
         self.later(0.1, world.restart, machine)
         self.later(0.5 + fault.seconds, self._mount)
 
@@ -209,4 +210,4 @@ class SinkTroublemaker(Troublemaker):
 
     def heal(self) -> None:
         self._mount()
-        Troublemaker.heal(self)
+        FaultInjector.heal(self)

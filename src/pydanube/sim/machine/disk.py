@@ -1,7 +1,7 @@
-"""The disk port on a simulated platter: seeded delays, and every fault of a disk, switched on and off while it runs.
+"""The disk port on a simulated platter, with seeded delays and every fault of a disk, which tests switch on and off.
 
-A disk outlives the processes that use it. Each operation takes effect at a moment of its own, in no process's context;
-only its completion reaches the process that asked, if that still lives.
+A disk outlives the processes that use it. Each operation takes effect after its own delay, outside of any process; only
+its completion reaches the process that started it, if that is still alive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from pydanube.adapters.file_names import check_file_name
 from pydanube.base.errors import DanubeError, DirectoryInUse, DiskFailed, FileMissing
 from pydanube.ports.disk import DiskFile
-from pydanube.sim.machine.disk_faults import DiskFaults, Fault, Slowness
+from pydanube.sim.machine.disk_faults import DiskFaults, InjectedFault, Slowness
 from pydanube.sim.machine.loop import PROCESS, Process, SimLoop
 from pydanube.sim.machine.platter import SECTOR_BYTES, Inode, Keep, Platter
 from pydanube.sim.machine.process import SimHandle
@@ -26,7 +26,7 @@ CHANGING = frozenset({"write", "sync", "create", "rename", "remove", "sync_direc
 
 
 class _Operation:
-    """One submitted operation until it has taken effect."""
+    """An operation that was submitted and has not taken effect yet."""
 
     __slots__ = ("effect", "failed", "future", "handle", "interrupted", "kind", "name", "process", "values")
 
@@ -36,14 +36,14 @@ class _Operation:
         self.process = process
         self.future = future
         self.effect = effect
-        self.failed: Callable[[], None] | None = None  # what an injected error still does
-        self.interrupted: Callable[[bool], None] | None = None  # the crash of the process or (true) of the power
+        self.failed: Callable[[], None] | None = None  # the partial effect of an injected error
+        self.interrupted: Callable[[bool], None] | None = None  # the effect of a kill or, if true, a power cut
         self.handle: SimHandle | None = None
         self.values: tuple[Any, ...] = ()
 
 
 class SimFile:
-    """An open file. Handles of before a power cut see only what is gone."""
+    """An open file. Handles from before a power cut see only the files of that time."""
 
     __slots__ = ("_closed", "_disk", "_inode", "_name")
 
@@ -82,11 +82,11 @@ class SimFile:
         if self._closed:
             raise ValueError(f"{self._name} is closed")
         if any(number < 0 for number in numbers):
-            raise ValueError(f"{self._name}: positions and lengths are never negative: {numbers}")
+            raise ValueError(f"{self._name}: positions and lengths must not be negative: {numbers}")
 
 
 class SimDisk:
-    """One directory. `boundaries` counts the steps that change it; `cut_at = n` stops it when n of them are done."""
+    """One directory. `boundaries` counts the steps that change it; with `cut_at = n` it stops after n of them."""
 
     def __init__(
         self,
@@ -96,18 +96,18 @@ class SimDisk:
         *,
         capacity: int | None = None,
         sector: int = SECTOR_BYTES,
-        there: bool = True,
+        exists: bool = True,
     ) -> None:
         self._name = name
-        self._there = there  # whether somebody has made the directory
-        self._durable = there  # and synced the one above it
-        self.operations: Counter[str] = Counter()  # by kind, done or failed
+        self._exists = exists  # whether the directory was created
+        self._durable = exists  # and its parent synced
+        self.operations: Counter[str] = Counter()  # completed or failed, by kind
         self.boundaries = 0
         self.on_boundary: Callable[[int], None] | None = (
-            None  # called before each step with its number, from 0; may freeze
+            None  # called before each step with its number; may freeze the disk
         )
         self.cut_at: int | None = None
-        self.on_cut: Callable[[], None] | None = None  # called once when `cut_at` is reached; the disk is frozen then
+        self.on_cut: Callable[[], None] | None = None  # called once when `cut_at` is reached and the disk is frozen
         self.frozen = False  # no operation completes until `power_cut`
         self._loop = loop
         self._random = random
@@ -126,13 +126,13 @@ class SimDisk:
 
     def make(self) -> Future[None]:
         def make() -> None:
-            self._there = True
+            self._exists = True
 
         return self._submit("make", "", make)
 
     def sync_parent(self) -> Future[None]:
         def sync() -> None:
-            self._durable = self._there
+            self._durable = self._exists
 
         return self._submit("sync_parent", "", sync)
 
@@ -140,7 +140,7 @@ class SimDisk:
         process = PROCESS.get()
 
         def take() -> None:
-            self._check_there()
+            self._check_exists()
             if self._holder is not None and (self._holder[0] is None or self._holder[0].alive):
                 raise DirectoryInUse(f"{self.name} is in use by {self._holder[1]}")
             self._holder = (process, f"{owner} ({process!r})" if process else owner)
@@ -157,7 +157,7 @@ class SimDisk:
         check_file_name(name)
 
         def create() -> SimFile:
-            self._check_there()
+            self._check_exists()
             return SimFile(self, name, self._platter.create(name, reserve))
 
         return self._submit("create", name, create, reserve)
@@ -168,7 +168,7 @@ class SimDisk:
 
     def list(self) -> Future[list[str]]:
         def names() -> list[str]:
-            self._check_there()
+            self._check_exists()
             return sorted(self._platter.names)
 
         return self._submit("list", "", names)
@@ -189,8 +189,8 @@ class SimDisk:
     def free_bytes(self) -> Future[int]:
         return self._submit("free_bytes", "", self._platter.free_bytes)
 
-    def _check_there(self) -> None:
-        if not self._there:
+    def _check_exists(self) -> None:
+        if not self._exists:
             raise FileMissing(f"{self.name}: no such directory")
 
     def _write(self, name: str, inode: Inode, position: int, data: bytes, sync: bool) -> Future[None]:
@@ -200,7 +200,7 @@ class SimDisk:
             platter.put(inode, position, data[: random.randrange(len(data) + 1)])
 
         def interrupted(power: bool) -> None:
-            if power or random.random() < 0.4:  # after a power cut, each sector has its own fate anyway
+            if power or random.random() < 0.4:  # a power cut decides for each sector anyway
                 platter.put(inode, position, data)
             elif random.random() < 0.5:
                 failed()
@@ -219,7 +219,7 @@ class SimDisk:
         return self._start(operation)
 
     def _sync(self, name: str, inode: Inode, written: _Operation | None = None) -> Future[None]:
-        """On its own, or as the second step of a write, whose future it then completes."""
+        """Syncs a file, alone or as the second step of a write, whose future it then completes."""
         covered, size = inode.covered(), inode.size
         operation = self._operation("sync", name, lambda: inode.sync(covered, size), written)
         operation.values = (len(covered),)
@@ -236,7 +236,7 @@ class SimDisk:
     def _operation(
         self, kind: str, name: str, effect: Callable[[], Any], first: _Operation | None = None
     ) -> _Operation:
-        """A new one, or the next step of `first`."""
+        """A new operation, or the next step of `first`."""
         if first is not None:
             return _Operation(kind, name, first.process, first.future, effect)
         return _Operation(kind, name, PROCESS.get(), self._loop.create_future(), effect)
@@ -245,7 +245,7 @@ class SimDisk:
         process = operation.process
         if process is not None:
             if not process.alive:
-                return operation.future  # the dead ask for nothing
+                return operation.future  # a dead process cannot start anything
             if process not in self._known:
                 self._known[process] = None
                 process.on_kill.append(self._process_killed)
@@ -259,7 +259,7 @@ class SimDisk:
     def _finish(self, operation: _Operation) -> None:
         kind, name = operation.kind, operation.name
         if self.frozen or (kind in CHANGING and not self._step()):
-            return  # stays in flight: what becomes of it is up to the power cut
+            return  # stays in flight: the power cut decides what happens to it
         del self._in_flight[operation]
         self.operations[kind] += 1
         result: Any = None
@@ -275,7 +275,7 @@ class SimDisk:
         self._loop.trace(f"disk.{kind}", self.name, name, *operation.values, error.code if error else "")
         future = operation.future
         if result is future or future.done() or (operation.process is not None and not operation.process.alive):
-            return  # continues with its second step, or nobody waits
+            return  # continues with its second step, or no one waits for it
         if error is not None:
             future.set_exception(error)
             if operation.process is not None:
@@ -284,7 +284,7 @@ class SimDisk:
             future.set_result(result)
 
     def _step(self) -> bool:
-        """A change is about to happen; false if the power goes first."""
+        """Counts a change that is about to happen; False if the power is cut before it."""
         if self.cut_at == self.boundaries:
             self.cut_at = None
             self.freeze()
@@ -301,12 +301,12 @@ class SimDisk:
     # -- crashes ---------------------------------------------------------------------------------------------------
 
     def _process_killed(self, process: Process) -> None:
-        """The operating system lives on: what was under way happens now, in part, or never; nothing happens later."""
+        """Lets each operation in flight happen now, partly or never. The operating system is alive; nothing follows."""
         self._known.pop(process, None)
         for future in self._failed.pop(process, []):
-            future.exception()  # whoever was about to look at it is dead
+            future.exception()  # marks it as seen: the process that would have looked at it is dead
         if self.frozen:
-            return  # the power went first
+            return  # the power was cut first
         for operation in [operation for operation in self._in_flight if operation.process is process]:
             del self._in_flight[operation]
             if operation.handle is not None:
@@ -325,15 +325,15 @@ class SimDisk:
                 return
 
     def freeze(self) -> None:
-        """From now on nothing completes. `power_cut` ends it."""
+        """Lets nothing complete until `power_cut`."""
         self.frozen = True
 
     def power_cut(self, *, keep: Keep | None = None, keep_directory: int | None = None) -> None:
-        """What no sync covered is lost, landed or torn, and the power is back. Kill the processes in the same moment.
+        """Loses, keeps or tears each unsynced write, and restores the power. Kill the processes at the same moment.
 
-        `keep(write, sector)` decides for one sector of one unsynced write, both counted from 0, oldest first and those
-        under way last (`unsynced` lists them); `keep_directory` is how many unsynced changes of the directory survive.
-        Without them the seed decides, and so it does of a directory that nobody has synced in the one above.
+        `keep(write, sector)` decides about one sector of one unsynced write. Both are counted from 0, oldest first and
+        those in flight last (`unsynced` lists them). `keep_directory` is how many unsynced changes of the directory
+        survive. Without them the seed decides, as it does about a new directory whose parent was not synced.
         """
         draw = self._random.random
         for operation in list(self._in_flight):
@@ -349,16 +349,16 @@ class SimDisk:
             self._platter.power_cut(self._seeded_keep(), keep_directory, lambda: draw() < 0.5)
         else:
             self._platter.power_cut(keep, keep_directory, lambda: False)
-        if self._there and not self._durable and draw() < 0.5:
-            self._there = False
+        if self._exists and not self._durable and draw() < 0.5:
+            self._exists = False
             self._platter = Platter(self._platter.sector, self._platter.capacity)
-        self._durable = self._there
+        self._durable = self._exists
         self.frozen = False
         self._holder = None
         self._loop.trace("disk.power_cut", self.name, sorted(self._platter.names))
 
     def _seeded_keep(self) -> Keep:
-        """Each write is lost, lands, or is torn with a likelihood of its own."""
+        """Each write is lost, kept or torn, with its own probability."""
         draw = self._random.random
         fates: dict[int, float] = {}
 
@@ -371,11 +371,11 @@ class SimDisk:
         return keep
 
     def unsynced(self) -> Sequence[tuple[str, int, int]]:
-        """What a power cut may lose, in the order `keep` counts it: name of the file, position, length."""
-        under_way = [operation for operation in self._in_flight if operation.kind == "write"]
+        """The writes that a power cut may lose, in the order of `keep`: name of the file, position, length."""
+        in_flight = [operation for operation in self._in_flight if operation.kind == "write"]
         return [
             *((name, write.position, len(write.data)) for name, write in self._platter.unsynced()),
-            *((operation.name, operation.values[0], operation.values[1]) for operation in under_way),
+            *((operation.name, operation.values[0], operation.values[1]) for operation in in_flight),
         ]
 
     # -- faults ----------------------------------------------------------------------------------------------------
@@ -383,15 +383,15 @@ class SimDisk:
     def fail_next(
         self, kind: str, error: type[DanubeError] = DiskFailed, *, count: int = 1, after: int = 0, prefix: str = ""
     ) -> None:
-        """The next `count` operations of the kind fail, after `after` that do not; only on files named `prefix`..."""
-        self._faults.fail_next(Fault(kind, error, prefix, after, count))
+        """Makes the next `count` operations of the kind fail, after `after` that succeed, on files with the prefix."""
+        self._faults.fail_next(InjectedFault(kind, error, prefix, after, count))
 
     def slow(self, seconds: float = 0.0, *, factor: float = 1.0, until: float = inf, only: str = "") -> None:
-        """Operations take that much longer until then: all of them, or only those of one kind."""
+        """Slows down all operations, or only those of one kind, until a time."""
         self._faults.slow(Slowness(seconds, factor, until, only))
 
     def cure(self) -> None:
-        """No more slowness, no more injected errors; what is damaged stays damaged."""
+        """Ends slowness and injected errors. Damaged files stay damaged."""
         self._faults = DiskFaults(self._random)
 
     @property
@@ -403,8 +403,8 @@ class SimDisk:
         self._platter.capacity = capacity
 
     def share(self, other: SimDisk) -> None:
-        """They are directories of one file system: what one takes, the other lacks. From now to the next power cut."""
-        self._platter.beside, other._platter.beside = [other._platter], [self._platter]
+        """Makes both disks directories of one file system, which share its capacity, until the next power cut."""
+        self._platter.sharing, other._platter.sharing = [other._platter], [self._platter]
         other.capacity = self.capacity
 
     @property
@@ -416,17 +416,17 @@ class SimDisk:
         self.overwrite(name, position, bytes([byte ^ (1 << bit)]))
 
     def overwrite(self, name: str, position: int, data: bytes) -> None:
-        """Other bytes stand there now, durable: a misdirected write, a stale chunk."""
+        """Replaces durable bytes, as a misdirected write would."""
         self._platter.overwrite(name, position, data)
 
     def zero_range(self, name: str, position: int, length: int) -> None:
-        """A write that was acknowledged never reached the platter."""
+        """Erases bytes, as if an acknowledged write had never reached the platter."""
         self._platter.overwrite(name, position, bytes(length))
 
     def truncate(self, name: str, length: int) -> None:
         self._platter.truncate(name, length)
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- inspection ------------------------------------------------------------------------------------------------
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._platter.names))
@@ -436,7 +436,7 @@ class SimDisk:
         return inode.read(0, inode.size)
 
     def image(self) -> dict[str, tuple[int, bytes]]:
-        """Every file as its size and its bytes up to the last one written; `load` makes a disk of it again."""
+        """Every file as its size and its bytes up to the last one written. `load` restores it."""
         return self._platter.image()
 
     def load(self, image: dict[str, tuple[int, bytes]]) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 from pydanube.base.errors import DanubeError
 
-# Seconds at least, and the spread above: most operations are quick, a few take nearly all of it.
+# Minimum in seconds, and the spread above it: most operations are quick, a few take nearly all of it.
 DELAYS: dict[str, tuple[float, float]] = {
     "write": (10e-6, 500e-6),
     "sync": (100e-6, 10e-3),
@@ -22,8 +22,8 @@ OTHER_DELAY = (5e-6, 50e-6)
 
 
 @dataclass(slots=True)
-class Fault:
-    """`count` operations of the kind on files named `prefix`... fail, after `after` that do not."""
+class InjectedFault:
+    """`count` operations of a kind on files with a prefix fail, after `after` that succeed."""
 
     kind: str
     error: type[DanubeError]
@@ -34,7 +34,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """Delays are multiplied and added to until then, of all operations or only of one kind."""
+    """Until a time, delays are multiplied and added to, for all operations or only one kind."""
 
     seconds: float
     factor: float
@@ -43,21 +43,21 @@ class Slowness:
 
 
 class DiskFaults:
-    """The faults that are switched on at the moment."""
+    """The faults that are active now."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._faults: dict[str, list[Fault]] = {}
+        self._faults: dict[str, list[InjectedFault]] = {}
         self._slow: list[Slowness] = []
 
-    def fail_next(self, fault: Fault) -> None:
+    def fail_next(self, fault: InjectedFault) -> None:
         self._faults.setdefault(fault.kind, []).append(fault)
 
     def slow(self, slowness: Slowness) -> None:
         self._slow.append(slowness)
 
     def injected(self, kind: str, name: str) -> DanubeError | None:
-        """The error that this operation must fail with, if any."""
+        """The error with which this operation must fail, if any."""
         faults = self._faults.get(kind)
         if not faults:
             return None

@@ -1,7 +1,7 @@
 """The simulated event loop: virtual time, a seeded order of ready callbacks, and processes that can die at any of them.
 
-It owns time, order and the trace; it must never look at the real clock, a thread or an unseeded choice. Everything that
-asyncio offers on top of `call_soon` and `call_at` (tasks, futures, timeouts, queues) runs on it unchanged.
+It owns time, order and the trace, and never uses a real clock, a thread or unseeded randomness. Everything that asyncio
+builds on `call_soon` and `call_at` (tasks, futures, timeouts, queues) runs on it unchanged.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pydanube.sim.machine.process import (
     Failure,
     Process,
     SimHandle,
-    Tasks,
-    bury,
+    TaskList,
+    close_task,
     close_unstarted,
     is_unretrieved,
 )
 
 __all__ = ["PROCESS", "Failure", "Process", "SimBudgetExceeded", "SimLoop", "SimStalled"]
 
-if TYPE_CHECKING:  # the type checker takes only a loop that has everything; this one has no sockets and no signals
+if TYPE_CHECKING:  # the type checker wants a complete loop; this one has no sockets or signals
     from asyncio import SelectorEventLoop as Base
 else:
     from asyncio import AbstractEventLoop as Base
@@ -38,36 +38,36 @@ else:
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
-EVENTS_MAX = 5_000_000  # a run that needs more is spinning
-TRACE_LINES_MAX = 100_000  # recorded lines kept for printing, the oldest out
-TIMERS_PRUNE_MIN = 256  # cancelled timers are swept when this many gathered, and more than half of all
+EVENTS_MAX = 5_000_000  # a run that needs more spins
+TRACE_LINES_MAX = 100_000  # recorded lines that are kept for printing; the oldest are dropped
+TIMERS_PRUNE_MIN = 256  # cancelled timers are removed when there are this many, and more than half of all
 
 
 class SimBudgetExceeded(Exception):
-    """The run took more events than it may: most often something spins without waiting."""
+    """The run exceeded its budget of events: most likely something spins without waiting."""
 
 
 class SimStalled(Exception):
-    """Nothing is ready and no timer is set, but the awaited result is not there: somebody waits forever."""
+    """Nothing is ready and no timer is set, but the run is not finished: some task waits forever."""
 
 
 class SimLoop(Base):
-    """`seed` decides the order of whatever could happen in any order; equal seeds give equal runs and digests."""
+    """The `seed` decides every order that asyncio leaves open. Equal seeds give equal runs and digests."""
 
     def __init__(self, seed: int = 0, *, budget: int = EVENTS_MAX, record: bool = False) -> None:
         self.seed = seed
         self.budget = budget
         self.events = 0
-        self.world = Context()  # belongs to no process: disks, networks and the scenario itself
+        self.world = Context()  # for what belongs to no process: disks, networks and the scenario itself
         self.lines: deque[str] | None = deque(maxlen=TRACE_LINES_MAX) if record else None
         self._now = 0.0
         self._random = random.Random(seed)
         self._ready: list[SimHandle] = []
         self._timers: list[tuple[float, int, SimHandle]] = []
-        self._timer_count = 0  # ever set; the second key of the heap
-        self._cancelled_count = 0  # an upper bound of the cancelled ones in the heap
+        self._timer_count = 0  # timers ever set; the second key of the heap
+        self._cancelled_count = 0  # an upper bound of the cancelled timers in the heap
         self._task_count = 0
-        self._tasks = Tasks()
+        self._tasks = TaskList()
         self._processes: list[Process] = []
         self._failures: list[Failure] = []
         self._hash = hashlib.blake2b(digest_size=16)
@@ -138,7 +138,7 @@ class SimLoop(Base):
         self._task_count += 1
         name = f"task-{self._task_count}" if name is None else str(name)
         if self._closed:
-            return self._stillborn(coro, name)
+            return self._closed_task(coro, name)
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         process = PROCESS.get() if context is None else context.get(PROCESS)
         (self._tasks if process is None else process.tasks).add(task)
@@ -147,11 +147,11 @@ class SimLoop(Base):
     # -- running ---------------------------------------------------------------------------------------------------
 
     def run_until_complete(self, future: Any) -> Any:
-        """Runs until the coroutine or future is done, and returns or raises what it does."""
+        """Runs until the coroutine or future is done, and returns its result or raises its exception."""
         if self._closed:
-            raise RuntimeError("the simulated loop was shut down")
+            raise RuntimeError("the simulated loop is shut down")
         if self._running:
-            raise RuntimeError("the simulated loop is running already")
+            raise RuntimeError("the simulated loop is already running")
         main = asyncio.ensure_future(future, loop=self)
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(finalizer=self._close_generator)
@@ -177,7 +177,7 @@ class SimLoop(Base):
             elif count:
                 handle = ready.pop()
             else:
-                self._jump()
+                self._advance_time()
                 continue
             if handle.dropped:
                 continue
@@ -195,8 +195,8 @@ class SimLoop(Base):
             except (Exception, asyncio.CancelledError) as error:
                 self._fail(process, f"callback {handle.callback!r}", error)
 
-    def _jump(self) -> None:
-        """Moves time to the next timer that anybody still waits for, and makes all that are due then ready."""
+    def _advance_time(self) -> None:
+        """Moves time to the next active timer, and makes all timers ready that are due then."""
         timers, ready = self._timers, self._ready
         while timers:
             when, _, handle = heapq.heappop(timers)
@@ -211,7 +211,7 @@ class SimLoop(Base):
             while timers and timers[0][0] <= when:
                 ready.append(heapq.heappop(timers)[2])
             return
-        raise SimStalled(f"nothing is left to happen at {self._now:.6f} s; waiting: {self._waiting() or 'nobody'}")
+        raise SimStalled(f"nothing is left to run at {self._now:.6f} s; waiting tasks: {self._waiting() or 'none'}")
 
     def timer_cancelled(self) -> None:
         self._cancelled_count += 1
@@ -221,19 +221,19 @@ class SimLoop(Base):
             self._cancelled_count = 0
 
     def _waiting(self) -> str:
-        places = []
+        found = []
         for owner, tasks in self._task_lists():
             for task in tasks.items:
                 if not task.done():
                     frames = task.get_stack()
-                    place = f"{frames[-1].f_code.co_qualname}:{frames[-1].f_lineno}" if frames else "?"
-                    places.append(f"{owner} {task.get_name()} in {place}")
-        return "; ".join(places[:20])
+                    where = f"{frames[-1].f_code.co_qualname}:{frames[-1].f_lineno}" if frames else "?"
+                    found.append(f"{owner} {task.get_name()} in {where}")
+        return "; ".join(found[:20])
 
     # -- processes -------------------------------------------------------------------------------------------------
 
     def process(self, name: str) -> Process:
-        """A new life of the process `name`, whose previous one must be over."""
+        """A new life of the process `name`, whose previous life must have ended."""
         former = [process for process in self._processes if process.name == name]
         if former and former[-1].alive:
             raise ValueError(f"{former[-1]!r} is still alive")
@@ -246,11 +246,11 @@ class SimLoop(Base):
     def spawn(
         self, process: Process, coroutine: Coroutine[Any, Any, Result], *, name: str | None = None
     ) -> asyncio.Task[Result]:
-        """Starts a task in the process; the tasks it starts are the process's too."""
+        """Starts a task in the process. The tasks that it starts belong to the process too."""
         return self.create_task(coroutine, name=name, context=process.context.copy())
 
     def run_in(self, process: Process, callback: Callable[..., object], *args: Any) -> None:
-        """Calls at once in the process, from outside of it: a message or an interrupt arrives."""
+        """Runs a callback in the process at once, from outside: a message or an interrupt arrives."""
         if process.stopped:
             if process.alive:
                 process.held.append(SimHandle(self, self._now, callback, args, process.context))
@@ -261,14 +261,14 @@ class SimLoop(Base):
             self._fail(process, f"callback {callback!r}", error)
 
     def kill(self, process: Process) -> None:
-        """As kill -9: nothing of the process runs any more, not even a `finally`."""
+        """Kills the process like `kill -9`: nothing of it runs after that, not even a `finally`."""
         if not process.alive:
             return
         process.alive = False
         process.stopped = True
         process.held.clear()
         for task in process.tasks.items:
-            if is_unretrieved(task):  # somebody was perhaps about to; the dead cannot
+            if is_unretrieved(task):  # the task that would have looked at it is dead
                 task._log_traceback = False
             close_unstarted(task)
         self.trace("process.kill", process.name, process.incarnation)
@@ -277,7 +277,7 @@ class SimLoop(Base):
         process.on_kill.clear()
 
     def pause(self, process: Process) -> None:
-        """As SIGSTOP: what becomes ready waits for `resume`, while the time of the others goes on."""
+        """Stops the process like SIGSTOP: its callbacks wait for `resume`, while time passes for the others."""
         if process.alive:
             process.stopped = True
             self.trace("process.pause", process.name)
@@ -292,7 +292,7 @@ class SimLoop(Base):
     # -- trace and failures ----------------------------------------------------------------------------------------
 
     def trace(self, kind: str, *values: object) -> None:
-        """Adds an event to the digest. The values must print the same in every run: no ids, no sets."""
+        """Adds an event to the digest. The values must have the same `repr` in every run: no ids, no sets."""
         if self._closed:
             return
         line = f"{self._now:.9f} {kind} {values!r}"
@@ -301,18 +301,18 @@ class SimLoop(Base):
             self.lines.append(line)
 
     def trace_digest(self) -> str:
-        """Equal for equal runs: covers the trace, the time, the number of events and each seeded choice of order."""
+        """A digest of the trace, the time, the number of events and every seeded choice, equal for equal runs."""
         digest = self._hash.copy()
         digest.update(f"{self._now!r} {self.events} {self._random.getstate()!r}".encode())
         return digest.hexdigest()
 
     def fork_random(self, name: str) -> random.Random:
-        """A stream of its own for one part of the world: a draw there changes nothing elsewhere."""
+        """A random generator for one part of the world, independent of all others."""
         return random.Random(f"{self.seed}/{name}")
 
     @property
     def failures(self) -> list[Failure]:
-        """Exceptions of callbacks, and of tasks that nobody has looked at so far."""
+        """Exceptions of callbacks, and of tasks whose exception was not retrieved so far."""
         found = list(self._failures)
         for owner, tasks in self._task_lists():
             for task in tasks.items:
@@ -333,19 +333,19 @@ class SimLoop(Base):
     # -- ending ----------------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Drops all that is pending and closes its coroutines without a word; what they then try has no effect."""
+        """Drops all pending callbacks and closes the coroutines silently. What they still try has no effect."""
         if self._closed:
             return
         self._closed = True
         self._ready.clear()
         self._timers.clear()
         before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)  # a `finally` that asks for the loop gets this one, not a new one of asyncio's
+        asyncio._set_running_loop(self)  # so that a `finally` that asks for the loop gets this one
         try:
             for _, tasks in self._task_lists():
                 for task in tasks.items:
                     if not task.done():
-                        bury(task)
+                        close_task(task)
                 tasks.items.clear()
         finally:
             asyncio._set_running_loop(before)
@@ -365,14 +365,14 @@ class SimLoop(Base):
     def get_debug(self) -> bool:
         return False
 
-    def _task_lists(self) -> list[tuple[str, Tasks]]:
+    def _task_lists(self) -> list[tuple[str, TaskList]]:
         return [("world", self._tasks), *((repr(process), process.tasks) for process in self._processes)]
 
     def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if not self._closed:
             self.create_task(generator.aclose())
 
-    def _stillborn(self, coro: Any, name: str) -> asyncio.Task[Any]:
+    def _closed_task(self, coro: Any, name: str) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name)
-        bury(task)
+        close_task(task)
         return task

@@ -1,6 +1,6 @@
-"""The network port between simulated processes: messages are late, lost, doubled and overtaken, and links are cut.
+"""The network port between simulated processes: messages are late, lost, duplicated and reordered, and links are cut.
 
-A message reaches whichever life of the receiver listens when it arrives, so an old one may meet a new epoch.
+A message reaches whichever life of the receiver listens when it arrives, so an old message may meet a new epoch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pydanube.sim.machine.loop import Process, SimLoop
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How one direction between two processes behaves. Chances are per message."""
+    """How one direction between two processes behaves. Probabilities are per message."""
 
     delay_min: float = 0.0001
     delay_max: float = 0.002
     loss: float = 0.0
     duplication: float = 0.0
-    late: float = 0.0  # the chance of a delay of up to `late_max`
+    late: float = 0.0  # the probability of a delay of up to `late_max`
     late_max: float = 60.0
 
 
 class SimEndpoint:
-    """What one life of a process sees of the network."""
+    """The network as one life of a process sees it."""
 
     def __init__(self, network: SimNetwork, name: str, process: Process) -> None:
         self._network = network
@@ -44,7 +44,7 @@ class SimEndpoint:
 
 
 class SimNetwork:
-    """All links. `link` holds for every pair without a setting of its own."""
+    """All links. `link` applies to every pair that has no link of its own."""
 
     def __init__(self, loop: SimLoop, random: Random, link: Link | None = None) -> None:
         self.link = link or Link()
@@ -57,7 +57,7 @@ class SimNetwork:
         self._isolated: set[str] = set()
 
     def endpoint(self, name: str, process: Process) -> SimEndpoint:
-        """The network as the process sees it; replaces the endpoint of its former life."""
+        """A new endpoint for a process, which replaces the one of its previous life."""
         endpoint = SimEndpoint(self, name, process)
         self._endpoints[name] = endpoint
         return endpoint
@@ -65,33 +65,33 @@ class SimNetwork:
     # -- settings and partitions -----------------------------------------------------------------------------------
 
     def set_link(self, sender: str, receiver: str, link: Link | None) -> None:
-        """Gives one direction a setting of its own, or takes it away."""
+        """Gives one direction its own link, or removes it."""
         if link is None:
             self._links.pop((sender, receiver), None)
         else:
             self._links[sender, receiver] = link
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """Nothing passes from `a` to `b`, nor back unless one way; what is under way is lost too."""
+        """Blocks messages from `a` to `b`, and back unless `one_way`. Messages in transit are lost too."""
         self._cuts.add((a, b))
         if not one_way:
             self._cuts.add((b, a))
         self._loop.trace("net.cut", a, b, one_way)
 
     def isolate(self, name: str) -> None:
-        """Nothing passes to or from it, also for peers that come later."""
+        """Blocks all messages to and from a process, also with peers that start later."""
         self._isolated.add(name)
         self._loop.trace("net.isolate", name)
 
     def partition(self, groups: Sequence[Iterable[str]]) -> None:
-        """Only those who share a group talk; one that is in two groups is the bridge between them."""
+        """Blocks messages between processes that share no group. A process in two groups can reach both."""
         members = [tuple(group) for group in groups]
         for a, b in combinations(sorted({name for group in members for name in group}), 2):
             if not any(a in group and b in group for group in members):
                 self.cut(a, b)
 
     def heal(self, a: str | None = None, b: str | None = None) -> None:
-        """Ends all cuts, or those of one process, or those between two."""
+        """Ends all cuts, or those of one process, or those between two processes."""
         wanted = {name for name in (a, b) if name is not None}
         self._cuts = {pair for pair in self._cuts if not wanted <= set(pair)}
         self._isolated -= wanted or self._isolated

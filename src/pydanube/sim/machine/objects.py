@@ -1,6 +1,7 @@
-"""The object storage port, shared by all processes of a world and outliving them: slow, failing, forgetful, unkind.
+"""The object storage port, shared by all processes of a world and outliving them: slow, failing and forgetful.
 
-A request that was sent lands, whatever became of who sent it: a killed or impatient caller may still create or delete.
+A request that was sent takes effect, whatever happened to its sender: a process that was killed or gave up may still
+create or delete an object.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ from pydanube.base.errors import DanubeError, ObjectExists, ObjectMissing, Objec
 from pydanube.sim.machine.loop import SimLoop
 
 Result = TypeVar("Result")
-TRAVEL_SECONDS_MAX = 0.02  # of a request, and of its answer
-LATE_SECONDS_MAX = 8.0  # of a request that hangs
-PATIENCE_SECONDS = 2.0  # then the caller is told that it failed, whether or not it lands later
+TRAVEL_SECONDS_MAX = 0.02  # for a request, and for its answer
+LATE_SECONDS_MAX = 8.0  # for a request that hangs
+PATIENCE_SECONDS = 2.0  # then the request fails for the caller, but may take effect later
 KeyHook = Callable[[str], None]
 
 
 def _ignore(key: str) -> None:
-    """Nobody watches."""
+    """The default hook."""
 
 
 class SimObjects:
-    """Implements `ports.objects.Objects`, and the faults of row N6. Everything is undone by `heal` and `restore`."""
+    """Implements `ports.objects.Objects` and the faults of row N6, which `heal` and `restore` undo."""
 
     def __init__(self, loop: SimLoop, random: Random) -> None:
         self.held: dict[str, bytes] = {}
-        self.made: dict[str, bytes] = {}  # every object ever created, as it was then
-        self.lost: dict[str, float] = {}  # objects that vanished, since when
-        self.damaged: dict[str, float] = {}  # objects that changed by themselves, since when
-        self.broken: set[str] = set()  # keys of what was lost or damaged at any time
-        self.deleted: set[str] = set()  # keys that somebody deleted, whether or not there was anything
-        self.read_whole: dict[str, float] = {}  # when all of an object was last read, to behind its end, and was right
-        self.failing = 0.0  # the chance that a request fails before it does anything
-        self.unsure = 0.0  # the chance that a request is done, and its answer lost
-        self.slowness = 0.0  # seconds that a request takes longer, at most
-        self.hanging = 0.0  # the chance that a request hangs, and lands when nobody expects it any more
+        self.made: dict[str, bytes] = {}  # every object that was ever created, with its original content
+        self.lost: dict[str, float] = {}  # when objects vanished
+        self.damaged: dict[str, float] = {}  # when objects were damaged
+        self.broken: set[str] = set()  # keys of objects that were ever lost or damaged
+        self.deleted: set[str] = set()  # keys that were deleted, whether or not they existed
+        self.read_whole: dict[str, float] = {}  # when an object was last read beyond its end, and was intact
+        self.failing = 0.0  # the probability that a request fails without effect
+        self.unsure = 0.0  # the probability that a request takes effect, and its answer is lost
+        self.slowness = 0.0  # additional seconds of a request, at most
+        self.hanging = 0.0  # the probability that a request hangs, and takes effect much later
         self.created: KeyHook = _ignore
         self.deleting: KeyHook = _ignore
-        self._stale: list[str] | None = None  # what listings show, if not the truth
+        self._stale: list[str] | None = None  # what listings show, if they are stale
         self._loop = loop
         self._random = random
 
@@ -56,7 +57,7 @@ class SimObjects:
                 raise ObjectExists(key)
             self.held[key] = content
             self.made.setdefault(key, content)
-            self._forgive(key)
+            self._clear_damage(key)
             self.created(key)
 
         await self._request("create", key, make)
@@ -86,19 +87,19 @@ class SimObjects:
                 self.deleting(key)
             self.held.pop(key, None)
             self.deleted.add(key)
-            self._forgive(key)
+            self._clear_damage(key)
 
         await self._request("delete", key, remove)
 
     async def close(self) -> None:
-        """Others use it, too."""
+        """Does nothing: other processes use it too."""
 
     def _get(self, key: str) -> bytes:
         if key not in self.held:
             raise ObjectMissing(key)
         return self.held[key]
 
-    # -- the way there and back ----------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     async def _request(self, kind: str, key: str, effect: Callable[[], Result]) -> Result:
         draw, loop = self._random, self._loop
@@ -121,7 +122,7 @@ class SimObjects:
         error: DanubeError | None = None
         result = None
         if fails:
-            error = ObjectsFailed(f"{kind} of {key}: not now")
+            error = ObjectsFailed(f"{kind} of {key}: injected")
         else:
             try:
                 result = effect()
@@ -131,17 +132,17 @@ class SimObjects:
                 error = ObjectsFailed(f"{kind} of {key}: the answer was lost")
         self._loop.trace(f"objects.{kind}", key, "ok" if error is None else error.code, unsure)
         back = self._random.uniform(0.0005, TRAVEL_SECONDS_MAX)
-        self._loop.call_later(back, _tell, answer, result, error, context=self._loop.world)
+        self._loop.call_later(back, _complete, answer, result, error, context=self._loop.world)
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def list_stale(self) -> None:
-        """From now on listings show what is there now, whatever is made or deleted."""
+        """From now on listings show the present objects, whatever is created or deleted."""
         self._stale = sorted(self.held)
 
-    def lose(self, place: int) -> None:
-        """One of the objects is no longer there."""
-        key = self._pick(place)
+    def lose(self, target: int) -> None:
+        """Loses one of the objects."""
+        key = self._pick(target)
         if key is not None:
             self._loop.trace("objects.lost", key)
             del self.held[key]
@@ -149,41 +150,41 @@ class SimObjects:
             self.lost[key] = self._loop.time()
             self.broken.add(key)
 
-    def damage(self, place: int, amount: float) -> None:
-        """A bit of one of the objects flips, or it is cut off."""
-        key = self._pick(place)
+    def damage(self, target: int, amount: float) -> None:
+        """Flips a bit of one of the objects, or truncates it."""
+        key = self._pick(target)
         if key is None or key in self.damaged:
             return
         self._loop.trace("objects.damaged", key)
         data = self.held[key]
         at = int(amount * len(data))
-        flipped = data[:at] + bytes([data[at] ^ (1 << place % 8)]) + data[at + 1 :]
-        self.held[key] = data[:at] if place % 4 == 0 else flipped
+        flipped = data[:at] + bytes([data[at] ^ (1 << target % 8)]) + data[at + 1 :]
+        self.held[key] = data[:at] if target % 4 == 0 else flipped
         self.damaged[key] = self._loop.time()
         self.broken.add(key)
 
-    def _pick(self, place: int) -> str | None:
+    def _pick(self, target: int) -> str | None:
         keys = sorted(self.held)
-        return keys[place % len(keys)] if keys else None
+        return keys[target % len(keys)] if keys else None
 
     def heal(self) -> None:
-        """Requests work from now on; those that hang land in time. What is lost or damaged stays so."""
+        """New requests work from now on. Objects that are lost or damaged stay so."""
         self.failing = self.unsure = self.slowness = self.hanging = 0.0
         self._stale = None
 
     def restore(self) -> None:
-        """Somebody had a copy: whatever was lost or damaged, and is still meant to be there, is as it was."""
+        """Restores lost and damaged objects that were not deleted, as if from a backup."""
         for key in (*self.lost, *self.damaged):
             self.held[key] = self.made[key]
         self.lost.clear()
         self.damaged.clear()
 
-    def _forgive(self, key: str) -> None:
+    def _clear_damage(self, key: str) -> None:
         self.lost.pop(key, None)
         self.damaged.pop(key, None)
 
 
-def _tell(answer: Future[Any], result: object, error: DanubeError | None) -> None:
+def _complete(answer: Future[Any], result: object, error: DanubeError | None) -> None:
     if answer.done():
         return
     if error is None:

@@ -1,4 +1,4 @@
-"""The offload port without threads: the function runs at a seeded later moment, in no order."""
+"""The offload port without threads: each function runs after a seeded delay, in any order."""
 
 from __future__ import annotations
 

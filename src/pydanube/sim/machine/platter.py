@@ -1,6 +1,6 @@
-"""What a simulated disk holds: the durable bytes, the cache above them, and what lies between the two.
+"""The content of a simulated disk: durable bytes, the cache above them, and the writes that are in the cache only.
 
-Pure state without time: `SimDisk` decides when a step happens, and a caller decides what a power cut keeps.
+Pure state without time: `SimDisk` decides when a step happens, and the caller of `power_cut` what it keeps.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 
 from pydanube.base.errors import DiskFailed, DiskFull, FileMissing
 
-SECTOR_BYTES = 512  # what a disk writes wholly or not at all
-NO_LIMIT_BYTES = 1 << 50  # free space of a disk without a capacity
+SECTOR_BYTES = 512  # a disk writes a sector wholly or not at all
+NO_LIMIT_BYTES = 1 << 50  # free space of a disk without a limit
 
-Keep = Callable[[int, int], bool]  # (unsynced write, sector of it) -> whether it landed
+Keep = Callable[[int, int], bool]  # (unsynced write, sector of it) -> whether it survives
 
 
 @dataclass(eq=False, slots=True)
 class Write:
-    """Bytes in the cache that no sync has covered. `limbo`: a sync failed on them, so no later one will."""
+    """A write to the cache that no sync has covered. In `limbo`, a sync has failed on it, so no later one covers it."""
 
     number: int
     position: int
@@ -27,7 +27,7 @@ class Write:
     durable: bool = False
 
     def without(self, later: Write) -> list[Write]:
-        """What is left of it when a later write became durable: where that wrote, this can never come back."""
+        """What is left of this write when a later one is durable, which it can never overwrite."""
         start, end = self.position, self.position + len(self.data)
         cut_start, cut_end = max(start, later.position), min(end, later.position + len(later.data))
         if not self.limbo or self.number > later.number or cut_start >= cut_end:
@@ -36,7 +36,7 @@ class Write:
         return [Write(self.number, a, self.data[a - start : b - start], limbo=True) for a, b in pieces if a < b]
 
     def sectors(self, sector: int) -> Iterator[tuple[int, int]]:
-        """The write cut at the sectors of the disk, as ranges of `data`."""
+        """The write divided into sectors of the disk, as ranges of `data`."""
         start = 0
         while start < len(self.data):
             end = min(len(self.data), start + sector - (self.position + start) % sector)
@@ -46,7 +46,7 @@ class Write:
 
 @dataclass(eq=False, slots=True)
 class Inode:
-    """One file. Its bytes reach only as far as something was written; from there to its size it reads as zeros."""
+    """One file. Its bytes end with the last one written; from there to its size it reads as zeros."""
 
     size: int = 0
     reserved: int = 0
@@ -69,12 +69,12 @@ class Inode:
         self.unsynced.append(write)
 
     def covered(self) -> list[Write]:
-        """What a sync that starts now will make durable."""
+        """The writes that a sync which starts now will make durable."""
         return list(self.unsynced)
 
     def sync(self, covered: list[Write], size: int) -> None:
         for write in covered:
-            if not write.limbo and not write.durable:  # another sync may have failed on it, or done it, meanwhile
+            if not write.limbo and not write.durable:  # another sync may have done or failed it since
                 put(self.durable, write.position, write.data)
                 write.durable = True
                 self.unsynced = [left for other in self.unsynced for left in other.without(write)]
@@ -96,8 +96,8 @@ def put(content: bytearray, position: int, data: bytes) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A step of the directory: `old` is empty for a creation, `new` for a removal."""
+class DirectoryChange:
+    """A change of the directory: `old` is empty for a creation, `new` for a removal."""
 
     old: str
     new: str
@@ -105,16 +105,16 @@ class Change:
 
 
 class Platter:
-    """Files and the directory that names them, each with its durable and its cached state."""
+    """Files and their directory, each with a durable and a cached state."""
 
     def __init__(self, sector: int, capacity: int | None) -> None:
         self.sector = sector
         self.capacity = capacity
-        self.beside: list[Platter] = []  # other directories on the same file system: they use its capacity too
+        self.sharing: list[Platter] = []  # other directories that share the capacity of the file system
         self.names: dict[str, Inode] = {}
         self._durable_names: dict[str, Inode] = {}
-        self._changes: list[Change] = []  # of the directory, not durable yet, in order
-        self._changes_before = 0  # how many became durable so far
+        self._changes: list[DirectoryChange] = []  # not durable yet, in order
+        self._changes_before = 0  # how many changes are durable
         self._write_count = 0
 
     # -- files -----------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Platter:
         return inode
 
     def write(self, name: str, inode: Inode, position: int, data: bytes) -> None:
-        """Into the cache. A file that must grow takes what still fits, then `DiskFull`."""
+        """Writes into the cache. If the disk is full, writes what fits and raises `DiskFull`."""
         grows = position + len(data) - inode.used()
         if self.capacity is not None and grows > 0 and grows > self.free_bytes():
             fits = max(0, len(data) - (grows - max(0, self.free_bytes())))
@@ -142,7 +142,7 @@ class Platter:
     def free_bytes(self) -> int:
         if self.capacity is None:
             return NO_LIMIT_BYTES
-        return max(0, self.capacity - sum(platter.used() for platter in (self, *self.beside)))
+        return max(0, self.capacity - sum(platter.used() for platter in (self, *self.sharing)))
 
     def used(self) -> int:
         return sum(inode.used() for inode in self.names.values())
@@ -155,17 +155,17 @@ class Platter:
         if reserve > self.free_bytes():
             raise DiskFull(f"create {name}: no room for {reserve} bytes on the simulated disk")
         inode = Inode(size=reserve, reserved=reserve)
-        self._change(Change("", name, inode))
+        self._change(DirectoryChange("", name, inode))
         return inode
 
     def rename(self, old: str, new: str) -> None:
-        self._change(Change(old, new, self.find(old)))
+        self._change(DirectoryChange(old, new, self.find(old)))
 
     def remove(self, name: str) -> None:
-        self._change(Change(name, "", self.find(name)))
+        self._change(DirectoryChange(name, "", self.find(name)))
 
     def directory_mark(self) -> int:
-        """What a directory sync that starts now will make durable."""
+        """Marks the changes that a directory sync which starts now will make durable."""
         return self._changes_before + len(self._changes)
 
     def sync_directory(self, mark: int) -> None:
@@ -178,14 +178,14 @@ class Platter:
     def unsynced_directory(self) -> int:
         return len(self._changes)
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: DirectoryChange) -> None:
         _apply(self.names, change)
         self._changes.append(change)
 
     # -- power -----------------------------------------------------------------------------------------------------
 
     def unsynced(self) -> list[tuple[str, Write]]:
-        """Every write a power cut may lose, oldest first, with the name of its file ("" if it has none any more)."""
+        """Every write that a power cut may lose, oldest first, with the name of its file ("" if it was removed)."""
         names = {inode: name for name, inode in self.names.items()}
         changed = (change.inode for change in self._changes)
         inodes = dict.fromkeys([*self.names.values(), *self._durable_names.values(), *changed])
@@ -193,13 +193,13 @@ class Platter:
         return sorted(found, key=lambda item: item[1].number)
 
     def power_cut(self, keep: Keep, keep_changes: int, keep_size: Callable[[], bool]) -> None:
-        """What was not durable is lost but for the sectors, directory changes and sizes that the caller keeps."""
+        """Loses what is not durable, except for the sectors, directory changes and sizes that the caller keeps."""
         order = {write: index for index, (_, write) in enumerate(self.unsynced())}
         self.sync_directory(self._changes_before + keep_changes)
         self._changes_before += len(self._changes)
         self._changes.clear()
         self.names = {}
-        fresh: dict[Inode, Inode] = {}  # handles of before the cut stay with what is gone
+        fresh: dict[Inode, Inode] = {}  # open files keep the old ones
         for name in sorted(self._durable_names):
             inode = self._durable_names[name]
             if inode not in fresh:
@@ -227,7 +227,7 @@ class Platter:
     # -- damage and images -----------------------------------------------------------------------------------------
 
     def overwrite(self, name: str, position: int, data: bytes) -> None:
-        """Changes bytes behind everybody's back: in the cache, on the platter and in what is on its way there."""
+        """Changes bytes silently: in the cache, on the platter and in unsynced writes."""
         inode = self.find(name)
         data = data[: max(0, inode.size - position)]
         end = position + len(data)
@@ -255,7 +255,7 @@ class Platter:
         return {name: (inode.size, bytes(inode.cache)) for name, inode in sorted(self.names.items())}
 
     def load(self, image: dict[str, tuple[int, bytes]]) -> None:
-        """Becomes the image, all of it durable."""
+        """Replaces the content by an image, all of it durable."""
         self._changes_before += len(self._changes)
         self._changes.clear()
         self.names = {
@@ -271,7 +271,7 @@ class Platter:
         self._durable_names = dict(self.names)
 
 
-def _apply(names: dict[str, Inode], change: Change) -> None:
+def _apply(names: dict[str, Inode], change: DirectoryChange) -> None:
     if change.old:
         names.pop(change.old, None)
     if change.new:

@@ -1,4 +1,4 @@
-"""What runs on the simulated loop: processes that can be killed and paused, their callbacks, tasks and failures."""
+"""Processes on the simulated loop, which can be killed and paused, with their callbacks, tasks and failures."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydanube.sim.machine.loop import SimLoop
 
-TASKS_PRUNE_MIN = 64  # finished tasks are forgotten when this many gathered, or half of all
+TASKS_PRUNE_MIN = 64  # finished tasks are dropped when there are this many, or half of all
 
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """One life of a simulated process. A restart is another `Process` of the same name with the next incarnation."""
+    """One life of a simulated process. A restart is another `Process` with the same name and the next incarnation."""
 
     name: str
     incarnation: int
     context: Context
     alive: bool = True
     stopped: bool = False  # dead or paused: its callbacks do not run
-    held: list[SimHandle] = field(default_factory=list)  # what became ready while paused
+    held: list[SimHandle] = field(default_factory=list)  # callbacks that became ready during a pause
     on_kill: list[Callable[[Process], None]] = field(default_factory=list)
-    tasks: Tasks = field(default_factory=lambda: Tasks())
+    tasks: TaskList = field(default_factory=lambda: TaskList())
 
     def __repr__(self) -> str:
         return f"{self.name}#{self.incarnation}"
@@ -38,7 +38,7 @@ PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception that nobody handled."""
+    """An unhandled exception."""
 
     time: float
     process: str
@@ -50,7 +50,7 @@ class Failure:
 
 
 class SimHandle(asyncio.TimerHandle):
-    """One callback to run, now or at `deadline`. Lighter than asyncio's own, whose fields it leaves unused."""
+    """A callback to run now or at `deadline`. It is lighter than asyncio's handle, whose fields it does not use."""
 
     __slots__ = ("arguments", "callback", "context", "deadline", "dropped", "loop")
 
@@ -91,8 +91,8 @@ class SimHandle(asyncio.TimerHandle):
         return self is other
 
 
-class Tasks:
-    """Tasks kept alive on purpose: were one of a dead process collected, its `finally` blocks would run."""
+class TaskList:
+    """Keeps tasks alive: if a task of a dead process were collected, its `finally` blocks would run."""
 
     __slots__ = ("items", "limit")
 
@@ -108,18 +108,18 @@ class Tasks:
 
 
 def is_unretrieved(task: asyncio.Task[Any]) -> bool:
-    """Whether the task failed and nobody has asked for its exception yet."""
+    """Whether the task failed and its exception was not retrieved yet."""
     return task._log_traceback
 
 
-def bury(task: asyncio.Task[Any]) -> None:
-    """Closes what the task would have gone on with."""
-    with contextlib.suppress(BaseException):  # a `finally` that awaits or raises: nobody is left to hear it
+def close_task(task: asyncio.Task[Any]) -> None:
+    """Closes the coroutine of the task."""
+    with contextlib.suppress(BaseException):  # a `finally` may await or raise, which no one can handle
         task.get_coro().close()
 
 
 def close_unstarted(task: asyncio.Task[Any]) -> None:
-    """Of a task that never came to run: its coroutine would complain that nobody awaited it."""
+    """Closes the coroutine of a task that never started, which would warn that it was never awaited."""
     coroutine = task.get_coro()
     if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
         coroutine.close()

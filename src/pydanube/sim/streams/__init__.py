@@ -1,1 +1,1 @@
-"""Streams in a simulated world: who publishes and reads them, and what was promised to them."""
+"""Streams in a simulated world: their brokers and clients, and what must hold after healing."""

@@ -1,11 +1,11 @@
-"""Reads a whole stream after everything healed, patiently."""
+"""Reads a whole stream after healing, with retries."""
 
 from __future__ import annotations
 
 import asyncio
 
 from pydanube.base.errors import DanubeError, OffsetNotConfirmed
-from pydanube.sim.streams.history import History
+from pydanube.sim.world.history import History
 from pydanube.storage.stream.stream import Stream
 from pydanube.wire.batch import Batch
 
@@ -13,7 +13,7 @@ READ_ATTEMPTS = 100  # a tenth of a second apart
 
 
 async def read_patiently(stream: Stream, offset: int) -> list[Batch]:
-    """Tries again for a while: a node may still be starting, a ledger still recovering."""
+    """Retries for a while: a node may still be starting, or a ledger recovering."""
     for _ in range(READ_ATTEMPTS):
         try:
             return await stream.read(offset, 50_000)
@@ -36,7 +36,7 @@ async def read_all(history: History, stream: Stream) -> list[tuple[int, bytes, i
             history.check(False, "I1", f"{stream.name}: offset {offset} cannot be read: {error.code}: {error}")
             break
         for batch in batches:
-            for place, payload in enumerate(batch.payloads()):
-                found.append((batch.base_offset + place, payload or b"", batch.epoch))
+            for row, payload in enumerate(batch.payloads()):
+                found.append((batch.base_offset + row, payload or b"", batch.epoch))
         offset = batches[-1].last_offset + 1
     return found

@@ -1,1 +1,1 @@
-"""Topics in a simulated world: producers, consumers, the cold tier, and what was promised to them."""
+"""Topics in a simulated world: their brokers and clients, the cold tier, and what must hold after healing."""

@@ -1,4 +1,4 @@
-"""Consumers that come and go, acknowledge, refuse, forget and stall; and somebody who seeks under them."""
+"""Consumers that come and go, ack, nack, forget and stall, and a client that seeks on their subscriptions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pydanube.sim.topics.history import ORDERED, Era, Holding, SubscriptionHisto
 from pydanube.topic.records import SubscriptionKind
 
 if TYPE_CHECKING:
-    from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
+    from pydanube.sim.topics.broker import TopicBroker, TopicMemory
 
 
 class ConsumerClient:
-    """One client of a subscription: connects, works for a while, leaves, connects again. A sink of its own."""
+    """A consumer of a subscription: connects, works for a while, leaves, connects again."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class ConsumerClient:
         self._timing = Timing.DELIVERED
         self._more = asyncio.Event()
 
-    # -- the sink ------------------------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------------------
 
     def deliver(self, delivery: Delivery) -> None:
         subscription = self._subscription
-        for place, payload in enumerate(delivery.cut().payloads()):
-            self._world.history.see(self._topic.name, delivery.first + place, payload or b"")
+        for row, payload in enumerate(delivery.cut().payloads()):
+            self._world.history.see(self._topic.name, delivery.first + row, payload or b"")
         era = self._era(delivery)
         if era is not None and subscription.current(self._holding):
             offsets = range(delivery.first, delivery.last + 1)
@@ -58,31 +58,31 @@ class ConsumerClient:
     def reset(self, generation: int) -> None:
         self._holding.unacked.clear()
         era = self._subscription.era_of(generation)
-        if era is not None:  # what was asked for may have been deleted by then
+        if era is not None:  # the offset of the seek may have been deleted since
             era.floor = self._host.known.cursor.floor
-        if self._random.random() < 0.7:  # else it works on with what it has, which must do no harm
+        if self._random.random() < 0.7:  # otherwise it continues with what it has, which must do no harm
             self._queue.clear()
 
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """What waits is dropped. Where each message fails by itself, none does that nobody had in hand."""
+        """Drops recalled messages from the queue. On Shared, a message in the queue must never time out."""
         if self._timing is not Timing.TAKEN:
             return
         gone = Ranges(sorted(ranges))
         stale = [each for each in self._queue if gone.within(each.first, each.last)]
         if self._subscription.kind is SubscriptionKind.SHARED:
-            place = f"{self._topic.name}/{self._subscription.name}"
-            self._world.history.check(not stale, "I4", f"{place}: {stale[:1]} failed in the queue of its consumer")
+            label = f"{self._topic.name}/{self._subscription.name}"
+            self._world.history.check(not stale, "I4", f"{label}: {stale[:1]} failed in the queue of its consumer")
         whole = [each for each in self._queue if each not in stale]
         parts = [each._replace(first=first, last=last) for each in stale for first, last in _left(each, gone)]
         self._queue = deque(sorted([*whole, *parts], key=lambda each: each.first))
 
     def hindered(self, error: DanubeError | None) -> None:
-        """An object is damaged; it is restored in the end."""
+        """Ignored: a damaged object is restored in the end."""
 
     def closed(self, error: DanubeError) -> None:
-        """Whoever closed the topic ends this consumer too."""
+        """Ignored: the broker that closed the topic ends this consumer too."""
 
-    # -- the client ----------------------------------------------------------------------------------------------------
+    # -- working -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         while True:
@@ -116,19 +116,19 @@ class ConsumerClient:
                     await asyncio.wait_for(self._more.wait(), 0.3)
                 except TimeoutError:
                     granted = 0 if self._random.random() < 0.3 else granted
-                continue  # a seek may have taken it away again
+                continue  # a seek may have emptied the queue again
             delivery = self._queue.popleft()
             granted -= delivery.last - delivery.first + 1
             pauses = (0.0, 0.0, 0.01, 0.1)
             if self._timing is Timing.TAKEN:
                 self._host.taken(consumer, delivery.generation, [(delivery.first, delivery.last)])  # type: ignore[arg-type]
                 if not self._world.healed:
-                    pauses = (0.0, 0.1, 0.3, 0.6)  # of a queue of thirty the last waits for longer than an ack timeout
+                    pauses = (0.0, 0.1, 0.3, 0.6)  # the last of a queue of thirty waits longer than an ack timeout
             await asyncio.sleep(self._random.choice(pauses))
             self._answer(consumer, delivery)
 
     def _answer(self, consumer: int, delivery: Delivery) -> None:
-        """Acknowledges at once, in parts, up to here; refuses; or says nothing and lets it time out."""
+        """Acks at once, one by one or cumulatively; nacks; or does not answer, so that the delivery times out."""
         draw = self._random.random()
         well = self._world.healed
         poison = "poison" in self._world.plan.traits
@@ -169,7 +169,7 @@ class ConsumerClient:
             answer.add_done_callback(lambda done: None if done.exception() else era.confirm(first, last))
 
     def _ack_through(self, delivery: Delivery) -> None:
-        """Only if it has everything before in hand, as an ordered consumer has."""
+        """Acks cumulatively, if the delivery is of the present owner."""
         era = self._era(delivery)
         if era is None or not self._subscription.current(self._holding):
             return
@@ -191,7 +191,7 @@ def _left(delivery: Delivery, gone: Ranges) -> list[tuple[int, int]]:
 
 
 async def seek_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
-    """Back or forward, to an offset or a time; every subscription, one after the other."""
+    """Seeks back or forward, to an offset or a time, on random subscriptions."""
     draw, history, instance = broker.random, broker.world.history, memory.history.instance
     while not broker.world.healed:
         await asyncio.sleep(draw.uniform(0.3, 1.5))
@@ -204,7 +204,7 @@ async def seek_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemo
             if draw.random() < 0.3:
                 offset = await topic.find_time(broker.clock.wall() - draw.randrange(3_000_000))
             if memory.history.instance != instance:
-                return  # it has connected to the next owner
+                return  # the topic has a new owner
             if not await _seek(broker, topic, host, offset, memory.subscriptions[name]):
                 continue
         except DanubeError as error:
@@ -216,14 +216,14 @@ async def seek_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemo
         history.check(
             cursor.generation != memory.subscriptions[name].era.generation or not below,
             "I4",
-            f"{topic.name}/{name}: a seek to {offset} left the cursor below what is there",
+            f"{topic.name}/{name}: a seek to {offset} left the cursor below the first message",
         )
 
 
 async def _seek(
     broker: TopicBroker, topic: Topic, host: SubscriptionHost, offset: int, subscription: SubscriptionHistory
 ) -> bool:
-    """Whether it was confirmed. The era is written down before, for the topic acts before it answers."""
+    """Returns whether the seek was confirmed. The era is recorded first, because the topic acts before it answers."""
     if not subscription.eras or topic.lost or broker.world.healed:
         return False
     era = Era(host.known.cursor.generation + 1, max(offset, topic.ledger.first), decided=False)

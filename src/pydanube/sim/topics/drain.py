@@ -1,21 +1,18 @@
-"""After everything healed: every topic takes messages again, every subscription finishes, and nothing is missing."""
+"""After healing, every topic accepts messages again, every subscription finishes, and nothing is missing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.streams.reading import read_all
-from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
+from pydanube.sim.topics.broker import TopicBroker, TopicMemory
 from pydanube.sim.topics.visitors import check_visitors
-
-if TYPE_CHECKING:
-    from pydanube.sim.world.world import World
+from pydanube.sim.topics.world import TopicWorld
 
 
-async def drain_topics(world: World) -> None:
+async def drain_topics(world: TopicWorld) -> None:
     for number, name in enumerate(world.owners):
         memory = world.topics[name]
         await _publish_again(world, name, number, memory)
@@ -24,12 +21,12 @@ async def drain_topics(world: World) -> None:
             if all(producer.pending is None for producer in memory.producers) and _finished(topic, memory):
                 break
             await asyncio.sleep(0.2)
-        world.read_out.add(name)
-        await asyncio.sleep(1)  # what was being deleted is gone
+        world.reading_out.add(name)
+        await asyncio.sleep(1)  # until deletions in progress are complete
         expected = world.history.expected(name)
         found = await read_all(world.history, topic.ledger.stream)
-        world.history.trim(name, topic.ledger.first)  # what cursors and retention let go was checked as it went
-        world.history.final(name, found, expected)
+        world.history.trim(name, topic.ledger.first)  # deletions were checked when they happened
+        world.history.check_final(name, found, expected)
         await _check_times(world, name, topic)
         check_visitors(world, topic, memory)
         _check_duplicates(world, name, [payload for _, payload, _ in found])
@@ -38,9 +35,9 @@ async def drain_topics(world: World) -> None:
             subscription.check_floor(cursor, world.history.check)
 
 
-async def find_owner(world: World, name: str, number: int) -> tuple[TopicBroker, Topic]:
+async def find_owner(world: TopicWorld, name: str, number: int) -> tuple[TopicBroker, Topic]:
     while True:
-        broker = world.topic_hosts.get(world.owners[name])
+        broker = world.hosts.get(world.owners[name])
         topic = broker.topics.get(name) if broker is not None else None
         if broker is not None and topic is not None and not topic.lost:
             return broker, topic
@@ -48,7 +45,7 @@ async def find_owner(world: World, name: str, number: int) -> tuple[TopicBroker,
         await asyncio.sleep(0.05)
 
 
-async def _publish_again(world: World, name: str, number: int, memory: TopicMemory) -> None:
+async def _publish_again(world: TopicWorld, name: str, number: int, memory: TopicMemory) -> None:
     for count in range(3):
         while True:
             broker, topic = await find_owner(world, name, number)
@@ -59,46 +56,46 @@ async def _publish_again(world: World, name: str, number: int, memory: TopicMemo
 
 
 def _finished(topic: Topic, memory: TopicMemory) -> bool:
-    """Every subscription is there and has done everything that is confirmed."""
+    """Whether every subscription exists and has finished all confirmed messages."""
     end = topic.ledger.confirmed_end
     hosts = [topic.subscriptions.get(label) for label in memory.subscriptions]
     return all(host is not None and host.known.cursor.floor >= end for host in hosts)
 
 
-async def _check_times(world: World, name: str, topic: Topic) -> None:
-    """Whatever the clocks of its owners showed, append times never fall, once they are corrected."""
+async def _check_times(world: TopicWorld, name: str, topic: Topic) -> None:
+    """Checks that corrected append times never decrease, whatever the clocks of the owners showed."""
     stream, offset, last = topic.ledger.stream, topic.ledger.first, 0
     while offset <= stream.confirmed:
         for batch in await stream.read(offset, 1 << 20):
             time = stream.record.latest_time(batch.base_offset, batch.append_time)
-            world.history.check(time >= last, "I2", f"{name}: the append time falls at offset {batch.base_offset}")
+            world.history.check(time >= last, "I2", f"{name}: the append time decreases at offset {batch.base_offset}")
             offset, last = batch.last_offset + 1, time
 
 
-def _check_duplicates(world: World, name: str, payloads: list[bytes]) -> None:
-    """A named producer's message is there once; nameless ones were each made once."""
+def _check_duplicates(world: TopicWorld, name: str, payloads: list[bytes]) -> None:
+    """Checks that every message exists once. Each payload is unique, and named producers resend."""
     for payload, count in Counter(payloads).items():
         if count > 1:
-            world.history.check(False, "I11", f"{name}: {payload[:40]!r} is there {count} times")
+            world.history.check(False, "I11", f"{name}: {payload[:40]!r} was stored {count} times")
 
 
-def explain_topics(world: World) -> str:
-    """Who is behind, and what the topic says of it."""
-    told = []
+def explain_topics(world: TopicWorld) -> str:
+    """Which producers and subscriptions are not finished, and why."""
+    reasons = []
     for name, memory in world.topics.items():
-        broker = world.topic_hosts.get(world.owners[name])
+        broker = world.hosts.get(world.owners[name])
         topic = broker.topics.get(name) if broker is not None else None
         if topic is None:
-            told.append(f"{name} has no owner")
+            reasons.append(f"{name} has no owner")
             continue
-        told += [f"{name}: {producer.name} has no answer" for producer in memory.producers if producer.pending]
+        reasons += [f"{name}: {producer.name} has no answer" for producer in memory.producers if producer.pending]
         for label in memory.subscriptions:
             host = topic.subscriptions.get(label)
             if host is None:
-                told.append(f"{name}/{label} does not exist")
+                reasons.append(f"{name}/{label} does not exist")
             elif host.known.cursor.floor < topic.ledger.confirmed_end:
                 floor = host.known.cursor.floor
-                told.append(
+                reasons.append(
                     f"{name}/{label} is at {floor} of {topic.ledger.confirmed_end}: {host.explain(floor).sentence}"
                 )
-    return "; ".join(told)
+    return "; ".join(reasons)

@@ -1,7 +1,7 @@
-"""What producers and consumers of simulated topics saw, and whether the promises to them held (I1, I3, I4, I11).
+"""What producers and consumers of simulated topics saw, and whether the promises were kept (I1, I3, I4, I11).
 
-Written from the outside: it knows what was published, delivered, acknowledged and confirmed, and compares that with
-what a topic says of itself only when it is opened and in the end.
+It records what was published, delivered, acknowledged and confirmed. It looks at the state of a topic only when that is
+opened, and in the end.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Check = Callable[[bool, str, str], None]
 
 @dataclass(eq=False, slots=True)
 class Era:
-    """The time of one subscription between two seeks."""
+    """The time between two seeks of a subscription."""
 
     generation: int
     floor: int
     decided: bool  # the seek that began it was confirmed
-    submitted: set[int] = field(default_factory=set)  # acknowledged, whatever became of it
-    submitted_through: int = -1  # cumulatively
+    submitted: set[int] = field(default_factory=set)  # acks that were sent, confirmed or not
+    submitted_through: int = -1  # by cumulative acks that were sent
     confirmed: set[int] = field(default_factory=set)
     confirmed_through: int = -1
 
@@ -38,16 +38,16 @@ class Era:
     def confirm_through(self, offset: int) -> None:
         self.confirmed_through = max(self.confirmed_through, offset)
 
-    def kept(self, offset: int) -> bool:
+    def is_confirmed(self, offset: int) -> bool:
         return offset <= self.confirmed_through or offset in self.confirmed
 
 
 @dataclass(eq=False, slots=True)
 class Holding:
-    """What one connected consumer has in hand."""
+    """The messages that one connected consumer holds."""
 
     instance: int  # of the topic it is connected to
-    unacked: dict[int, float] = field(default_factory=dict)  # offset: when it came
+    unacked: dict[int, float] = field(default_factory=dict)  # offset: when it was delivered
 
 
 class SubscriptionHistory:
@@ -57,7 +57,7 @@ class SubscriptionHistory:
         self.topic = topic
         self.name = name
         self.kind = kind
-        self.ack_timeout = ack_timeout  # as the fastest clock sees it
+        self.ack_timeout = ack_timeout  # in seconds of the fastest possible clock
         self.eras: list[Era] = []
         self.given_up: set[int] = set()  # dead-lettered
         self.holdings: list[Holding] = []
@@ -71,29 +71,29 @@ class SubscriptionHistory:
         return f"{self.topic.name}/{self.name}"
 
     def era_of(self, generation: int) -> Era | None:
-        """The era of a delivery; while a seek is under way that may be the one before."""
+        """The era of a delivery. During a seek it may be the previous one."""
         return next((era for era in reversed(self.eras) if era.generation == generation), None)
 
     def done(self, era: Era, offset: int) -> bool:
         return era.acknowledged(offset) or offset in self.given_up or offset < self.topic.truncated
 
-    # -- what a topic remembers ----------------------------------------------------------------------------------------
+    # -- the state of a topic ------------------------------------------------------------------------------------------
 
     def opened(self, cursor: Cursor, first: int, check: Check) -> None:
-        """A topic was opened, by a restart or another owner: it must know every confirmed seek and ack."""
-        self.holdings.clear()  # whoever had something in hand is gone
+        """Checks that a topic that was just opened knows every confirmed seek and ack."""
+        self.holdings.clear()  # all consumers are disconnected
         if not self.eras:
             self.eras.append(Era(cursor.generation, cursor.floor, decided=True))
         while len(self.eras) > 1 and self.era.generation > cursor.generation:
             era = self.eras.pop()
-            check(not era.decided and not era.confirmed, "I4", f"{self._label}: a confirmed seek is undone")
-        check(self.era.generation == cursor.generation, "I4", f"{self._label}: another generation")
+            check(not era.decided and not era.confirmed, "I4", f"{self._label}: a confirmed seek was undone")
+        check(self.era.generation == cursor.generation, "I4", f"{self._label}: the generation is wrong")
         self.era.decided = True
         if self.topic.lossy:
             return
         for offset in sorted(self.era.confirmed):
             if cursor.pending(offset, offset):
-                check(False, "I4", f"{self._label}: the confirmed ack of {offset} is forgotten")
+                check(False, "I4", f"{self._label}: the confirmed ack of {offset} was forgotten")
         for offset in self.topic.offsets_from(max(cursor.floor, self.era.floor)):
             if offset >= first:
                 break
@@ -102,8 +102,8 @@ class SubscriptionHistory:
         self.check_floor(cursor, check)
 
     def check_floor(self, cursor: Cursor, check: Check) -> None:
-        """A cursor never passes a message that nobody acknowledged."""
-        if self.topic.forgiving:
+        """Checks that the cursor has not passed a message that no consumer acknowledged."""
+        if self.topic.may_lose_messages:
             return
         for offset in self.topic.offsets_from(self.era.floor):
             if offset >= cursor.floor:
@@ -111,7 +111,7 @@ class SubscriptionHistory:
             if not self.done(self.era, offset):
                 check(False, "I4", f"{self._label}: the cursor passed {offset}, which no consumer acknowledged")
 
-    # -- what consumers see --------------------------------------------------------------------------------------------
+    # -- consumers -----------------------------------------------------------------------------------------------------
 
     def join(self) -> Holding:
         holding = Holding(self.topic.instance)
@@ -123,12 +123,12 @@ class SubscriptionHistory:
             self.holdings.remove(holding)
 
     def current(self, holding: Holding) -> bool:
-        """Not of an owner that was replaced, nor of a consumer that left."""
+        """Whether the consumer is still connected, and its topic has the same owner."""
         return holding.instance == self.topic.instance and holding in self.holdings
 
     def delivered(self, holding: Holding, era: Era, offsets: Iterable[int], now: float, check: Check) -> None:
         for offset in offsets:
-            if era.kept(offset):
+            if era.is_confirmed(offset):
                 check(False, "I4", f"{self._label}: {offset} was delivered again after its confirmed ack")
             if self.kind in ORDERED:
                 self._check_order(holding, era, offset, self.topic.offsets_from(era.floor), check)
@@ -137,17 +137,17 @@ class SubscriptionHistory:
             holding.unacked[offset] = now
 
     def _check_order(self, holding: Holding, era: Era, offset: int, before: Iterable[int], check: Check) -> None:
-        """Everything before it is done, or in the same hands."""
+        """Checks that everything before the message is done, or held by the same consumer."""
         for earlier in before:
             if earlier >= offset:
                 return
-            if earlier not in holding.unacked and not self.done(era, earlier) and not self.topic.forgiving:
+            if earlier not in holding.unacked and not self.done(era, earlier) and not self.topic.may_lose_messages:
                 check(False, "I3", f"{self._label}: {offset} overtook {earlier}")
 
     def _check_key(self, holding: Holding, era: Era, offset: int, now: float, check: Check) -> None:
         keys = self.topic.keys
         key = keys.get(offset)
-        if key is None or self.topic.expires:  # what a consumer has in hand may expire, and then its key moves
+        if key is None or self.topic.expires:  # if a held message expires, its key moves
             return
         for other in self.holdings:
             if other is holding:
@@ -159,9 +159,9 @@ class SubscriptionHistory:
         self._check_order(holding, era, offset, self.topic.offsets_of(key, era.floor), check)
 
     def submit(self, era: Era, offsets: Sequence[int]) -> None:
-        """Written down before the topic is asked: whatever it answers, it may count."""
+        """Records an ack before it is sent: it may take effect, whatever the answer."""
         era.submitted.update(offsets)
-        if era is self.era:  # else it is of the time before a seek, and what is in hand now is not meant
+        if era is self.era:  # an ack from before a seek does not refer to what is held now
             for holding in self.holdings:
                 for offset in offsets:
                     holding.unacked.pop(offset, None)
@@ -174,23 +174,23 @@ class SubscriptionHistory:
 
 
 class TopicHistory:
-    """One topic across all lives and owners."""
+    """One topic across all its lives and owners."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.instance = 0  # one more with each open; older ones are stale
-        self.lossy = False  # buffered: some of what was confirmed may be gone
+        self.instance = 0  # incremented each time the topic is opened
+        self.lossy = False  # buffered: confirmed messages may be lost
         self.expires = False  # messages have a time to live
-        self.truncated = 0  # what lies below was given up by somebody who may
-        self.published: dict[int, bytes] = {}  # offset: payload, of what was confirmed
+        self.truncated = 0  # lower offsets were deleted on request
+        self.published: dict[int, bytes] = {}  # offset: payload, if confirmed
         self.keys: dict[int, bytes] = {}
         self.subscriptions: dict[str, SubscriptionHistory] = {}
         self._offsets: list[int] = []
         self._by_key: dict[bytes, list[int]] = {}
 
     @property
-    def forgiving(self) -> bool:
-        """Messages may go without having been acknowledged."""
+    def may_lose_messages(self) -> bool:
+        """Whether messages may disappear without an ack."""
         return self.lossy or self.expires
 
     def publish(self, offset: int, payload: bytes, key: bytes | None) -> None:

@@ -1,19 +1,19 @@
-"""The end of a world with a cold tier: what is lost is told, what is there is whole, and all of it can be removed."""
+"""The cold tier after healing: losses are reported, everything else is intact, and topics can be removed completely."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from pydanube.base.errors import SegmentDamaged, SegmentMissing
 from pydanube.broker.state.log import state_stream
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.streams.reading import read_patiently
+from pydanube.sim.topics.broker import TopicBroker
 from pydanube.sim.topics.drain import find_owner
-from pydanube.sim.topics.swarm import TopicBroker
 from pydanube.sim.topics.tiering import LISTED_MAX, segments_of, tier_settings
+from pydanube.sim.topics.world import TopicWorld
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.removal import remove_stream
 from pydanube.stream.cold import SegmentIndex
@@ -21,15 +21,12 @@ from pydanube.stream.record import StreamRecord
 from pydanube.stream.retention import RetentionPolicy
 from pydanube.stream.tiering import next_segment, outlived
 
-if TYPE_CHECKING:
-    from pydanube.sim.world.world import World
-
 READ_BYTES = 50_000
-ENTRIES_MAX = 4 * LISTED_MAX  # of one level, with those of indexes that were unfolded and are not buried yet
+ENTRIES_MAX = 4 * LISTED_MAX  # of one level, with those of unfolded indexes that are not deleted yet
 
 
-async def check_losses(world: World) -> None:
-    """Object storage works again, and some of its objects do not: each is named, and none of the others suffers."""
+async def check_losses(world: TopicWorld) -> None:
+    """Reads every segment while some objects are lost or damaged: errors name them, and all others are readable."""
     objects = world.objects
     for name in world.owners:
         record = world.tier.records.get(name, StreamRecord())
@@ -41,18 +38,18 @@ async def check_losses(world: World) -> None:
             try:
                 batches = await reader.read(name, record.cold, segment.first, READ_BYTES)
             except (SegmentMissing, SegmentDamaged) as error:
-                world.tier.blamed(error)
-                gone = world.tier.records[name].cold != record.cold  # it was given up meanwhile
-                world.history.check(bool(broken) or gone, "I7", f"{key} is sound, and cannot be read: {error}")
+                world.tier.check_report(error)
+                gone = world.tier.records[name].cold != record.cold  # it was deleted in the meantime
+                world.history.check(bool(broken) or gone, "I7", f"{key} is intact, but cannot be read: {error}")
                 continue
-            intact = key not in objects.lost  # of a damaged one, what was read may lie elsewhere
-            world.history.check(intact, "I7", f"{key} is lost, and was read")
+            intact = key not in objects.lost  # in a damaged object, another part may have been read
+            world.history.check(intact, "I7", f"{key} is lost, but was read")
             world.tier.read(name, segment.first, batches, first=segment.first, lossy=_lossy(world, name))
     objects.restore()
 
 
-async def drain_tier(world: World) -> None:
-    """Whatever is due is done; a fresh owner finds everything; nothing is left that nobody knows of."""
+async def drain_tier(world: TopicWorld) -> None:
+    """Waits until all tiering is done, restarts the brokers, reads everything, and removes every topic."""
     for number, name in enumerate(world.owners):
         while not _settled(world, *await find_owner(world, name, number)):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
@@ -69,21 +66,21 @@ async def drain_tier(world: World) -> None:
         await _remove(world, name, broker)
 
 
-def explain_tier(world: World) -> str:
-    """Who is not done, and what the broker says of it."""
-    told = []
+def explain_tier(world: TopicWorld) -> str:
+    """What is left to do for each topic, and the errors that the broker reports."""
+    reasons = []
     for name, owner in world.owners.items():
-        broker = world.topic_hosts.get(owner)
+        broker = world.hosts.get(owner)
         if broker is not None and broker.tiering is not None:
             cold = world.tier.records.get(name, StreamRecord()).cold
-            told.append(
+            reasons.append(
                 f"{name}: planned {cold.planned}, {len(cold.doomed)} doomed, {broker.tiering.troubles.of(name)}"
             )
-    return "; ".join(told)
+    return "; ".join(reasons)
 
 
-def _settled(world: World, broker: TopicBroker, topic: Topic) -> bool:
-    """Nothing is under way, and nothing due."""
+def _settled(world: TopicWorld, broker: TopicBroker, topic: Topic) -> bool:
+    """Whether nothing is in progress or due."""
     settings, record, now = tier_settings(world), topic.ledger.stream.record, broker.clock.wall()
     cold = record.cold
     return not (
@@ -97,45 +94,45 @@ def _settled(world: World, broker: TopicBroker, topic: Topic) -> bool:
     )
 
 
-def _for_ever(options: TopicOptions) -> bool:
+def _keeps_everything(options: TopicOptions) -> bool:
     return options.retention == RetentionPolicy()
 
 
-def _lossy(world: World, name: str) -> bool:
+def _lossy(world: TopicWorld, name: str) -> bool:
     return world.topics[name].history.lossy
 
 
-async def _read_all(world: World, name: str, topic: Topic) -> None:
-    """Nothing but what somebody gave up is missing, and each row is as it was published."""
+async def _read_all(world: TopicWorld, name: str, topic: Topic) -> None:
+    """Checks that only deleted messages are missing, and each row is as it was published."""
     stream, offset = topic.ledger.stream, topic.ledger.first
     first = offset
     memory = world.topics[name]
-    if _for_ever(memory.options):
+    if _keeps_everything(memory.options):
         asked = memory.history.truncated
         known = [each for each in world.tier.rows.get(name, {}) if asked <= each < offset]
-        world.history.check(not known, "I1", f"{name} begins at {offset}, and {known[:3]} were to be kept forever")
+        world.history.check(not known, "I1", f"{name} begins at {offset}, but {known[:3]} must be kept forever")
     while offset < topic.ledger.confirmed_end:
         batches = await read_patiently(stream, offset)
         offset = world.tier.read(name, offset, batches, first=first, lossy=memory.history.lossy)
 
 
-def _check_record(world: World, name: str) -> None:
+def _check_record(world: TopicWorld, name: str) -> None:
     cold = world.tier.records[name].cold
     orphans = world.tier.orphans(name)
     world.history.check(not orphans, "I9", f"{name}: nothing refers to {orphans[:3]}")
     missing = [key for key in sorted(world.tier.needed(name)) if key not in world.objects.held]
-    world.history.check(not missing, "I1", f"{name}: {missing[:3]} are recorded, and not there")
+    world.history.check(not missing, "I1", f"{name}: {missing[:3]} are recorded, but do not exist")
     levels = Counter(entry.level if isinstance(entry, SegmentIndex) else 0 for entry in cold.entries)
     for level, count in levels.items():
         world.history.check(count <= ENTRIES_MAX, "I9", f"{name} lists {count} entries of level {level}")
 
 
-async def _remove(world: World, name: str, broker: TopicBroker) -> None:
-    """The topic is deleted, while its last owner does not know it yet."""
+async def _remove(world: TopicWorld, name: str, broker: TopicBroker) -> None:
+    """Deletes the topic while its last owner does not know it yet."""
     world.owners[name] = ""
     world.tier.removing.add(name)
     reader = ColdReader(segments_of(world))
     for stream in (name, state_stream(name)):
         await remove_stream(stream, world.catalog, broker.nodes, broker.randomness, reader)
     left = world.tier.left(name)
-    world.history.check(not left, "I9", f"{name} is removed, and {left[:3]} are not")
+    world.history.check(not left, "I9", f"{name} is removed, but {left[:3]} still exist")

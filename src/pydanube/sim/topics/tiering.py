@@ -1,4 +1,4 @@
-"""What a world with a cold tier has besides: brokers that move segments, somebody who reads, somebody who truncates."""
+"""The cold tier of a world: brokers that move segments, a client that reads topics, and one that truncates them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from pydanube.stream.segments import SegmentPlan
 from pydanube.stream.tiering import TierSettings
 
 if TYPE_CHECKING:
-    from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
-    from pydanube.sim.world.world import World
+    from pydanube.sim.topics.broker import TopicBroker, TopicMemory
+    from pydanube.sim.topics.world import TopicWorld
 
-LISTED_MAX = 4  # segments in a record: a few more, and there are indexes, and indexes of indexes
-KEEPS = (RetentionPolicy(), RetentionPolicy(), RetentionPolicy(seconds=3), RetentionPolicy(bytes=6_000))
+LISTED_MAX = 4  # segments in a record; small, so that there are indexes, and indexes of indexes
+RETENTIONS = (RetentionPolicy(), RetentionPolicy(), RetentionPolicy(seconds=3), RetentionPolicy(bytes=6_000))
 
 
-def tier_settings(world: World) -> TierSettings:
-    """The same for all lives and brokers of a world, as a configuration is."""
+def tier_settings(world: TopicWorld) -> TierSettings:
+    """The settings, which are the same for all brokers of a world and all their lives."""
     draw = Random(f"{world.plan.profile}/{world.plan.seed}/tier")
     return TierSettings(
         segment_bytes=draw.choice((1_000, 2_500, 6_000)),
@@ -37,8 +37,8 @@ def tier_settings(world: World) -> TierSettings:
     )
 
 
-def segments_of(world: World, offload: Offload | None = None) -> Segments:
-    """Object storage of the world. Needs numpy and PyArrow, which the rest of the simulator does without."""
+def segments_of(world: TopicWorld, offload: Offload | None = None) -> Segments:
+    """The object storage of the world. It needs numpy and PyArrow, which the rest of the simulator does not."""
     try:
         from pydanube.tier.direct import DirectSegments
     except ImportError as error:
@@ -46,21 +46,21 @@ def segments_of(world: World, offload: Offload | None = None) -> Segments:
     return DirectSegments(world.objects, offload)
 
 
-def cold_tier(world: World, random: Random) -> ColdTier:
+def cold_tier(world: TopicWorld, random: Random) -> ColdTier:
     segments = segments_of(world, SimOffload(world.loop, random))
     return ColdTier(segments, ColdReader(segments), tier_settings(world))
 
 
 def tiering_of(broker: TopicBroker, tier: ColdTier) -> Tiering:
     async def space() -> Space:
-        """The disk is short of space now and then."""
+        """Reports a full disk now and then."""
         return Space(broker.random.choice((0, 100_000, 100_000, 100_000)), 100_000)
 
     return Tiering(tier, broker.clock, lambda: list(broker.topics.values()), space=space, listed_max=LISTED_MAX)
 
 
 async def read_through(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
-    """From beginning to end, repeatedly: without gap or repeat, or with an error that says what is lost."""
+    """Reads a topic from beginning to end repeatedly: without gaps, or with an error that names the loss."""
     name, stream, tier = topic.name, topic.ledger.stream, broker.world.tier
     while True:
         await asyncio.sleep(broker.random.uniform(0.3, 2.0))
@@ -71,7 +71,7 @@ async def read_through(broker: TopicBroker, topic: Topic, memory: TopicMemory) -
             except DanubeError as error:
                 broker.world.loop.trace("read.failed", name, offset, error.code)
                 if isinstance(error, SegmentMissing | SegmentDamaged):
-                    tier.blamed(error)
+                    tier.check_report(error)
                 break
             offset = tier.read(name, offset, batches, first=stream.first, lossy=memory.history.lossy)
             await asyncio.sleep(broker.random.choice((0.0, 0.05)))
@@ -98,7 +98,7 @@ async def truncate_now_and_then(broker: TopicBroker, topic: Topic, memory: Topic
 
 
 async def _segment_being_written(stream: Stream) -> SegmentPlan | None:
-    """The plan of the next segment, if there is one within some seconds."""
+    """The plan of the next segment, if there is one within a few seconds."""
     for _ in range(60):
         if (planned := stream.record.cold.planned) is not None:
             return planned

@@ -1,4 +1,4 @@
-"""Short-lived producers without a name of their own: each publishes a little and leaves, or vanishes."""
+"""Short-lived producers with generated names: each publishes one batch, then leaves or vanishes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydanube.broker.topic.topic import Topic
 from pydanube.wire.batch import build
 
 if TYPE_CHECKING:
-    from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
-    from pydanube.sim.world.world import World
+    from pydanube.sim.topics.broker import TopicBroker, TopicMemory
+    from pydanube.sim.topics.world import TopicWorld
 
 
 async def visit_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
-    draw, memory.left = broker.random, []
-    while broker.more(memory):
+    draw, memory.departed = broker.random, []
+    while broker.has_more(memory):
         name = f"visitor-{broker.world.loop.events}"
         try:
             session = await topic.attach(name, temporary=True)
@@ -31,15 +31,15 @@ async def visit_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMem
         await broker.publish(topic, memory, own, session.epoch)
         if draw.random() < 0.8:
             topic.sessions.release(session)
-            memory.left.append(name)
+            memory.departed.append(name)
         else:
             topic.sessions.let_go(session)
         await asyncio.sleep(draw.uniform(0.0, 0.1))
 
 
-def check_visitors(world: World, topic: Topic, memory: TopicMemory) -> None:
-    """Nothing is left of those who left this owner, and nobody is in doubt because of them."""
+def check_visitors(world: TopicWorld, topic: Topic, memory: TopicMemory) -> None:
+    """Checks that producers that left the present owner are forgotten, and no name is in doubt because of them."""
     producers = topic.state.producers
-    still = [name for name in memory.left if producers.find(name) is not None]
-    world.history.check(not still, "I9", f"{topic.name}: {still[:3]} have left, and are remembered")
+    still = [name for name in memory.departed if producers.find(name) is not None]
+    world.history.check(not still, "I9", f"{topic.name}: {still[:3]} have left, but are remembered")
     world.history.check(producers.forgotten == 0, "I11", f"{topic.name}: names are in doubt")

@@ -1,6 +1,6 @@
-"""A catalogue that never loses a record, but may answer late, or not at all after having done what was asked.
+"""A catalogue that never loses a record, but may answer late, or not at all, even after it has stored a change.
 
-Records are kept by the product's own catalogue, as bytes under its keys, and compared with what they should be.
+Records are stored by the product's own catalogue, as bytes, and compared with what was stored when they are loaded.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pydanube.stream.record import StreamRecord
 
 
 class SimCatalog:
-    """Shared by all processes of a world; outlives them."""
+    """Shared by all processes of a world, and outlives them."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._stored = MetadataCatalog(MemoryMetadata())
-        self._records: dict[str, StreamRecord] = {}  # what is stored, as it was given
+        self._records: dict[str, StreamRecord] = {}  # as they were given to `store`
         self._ledgers = 0
-        self.unreliable = 0.0  # the chance that an answer is lost
-        self.watch: Callable[[str, StreamRecord, StreamRecord], None] | None = None  # sees each change as it happens
+        self.unreliable = 0.0  # the probability that an answer is lost
+        self.watch: Callable[[str, StreamRecord, StreamRecord], None] | None = None  # called with each change
 
     async def load(self, stream: str) -> tuple[StreamRecord, int]:
         await self._travel()
         found = await self._stored.load(stream)
-        assert found[0] == self._record(stream), "a record comes back as another one"
+        assert found[0] == self._record(stream), "a record differs from what was stored"
         return found
 
     async def store(self, stream: str, record: StreamRecord, version: int, before: StreamRecord) -> int:
         await self._travel()
         current = self._record(stream)
         stored = await self._stored.store(stream, record, version, before)
-        assert before == current, "the version is that of another record"
+        assert before == current, "the version belongs to another record"
         if self.watch is not None:
             self.watch(stream, current, record)
         self._records[stream] = record
@@ -67,7 +67,7 @@ class SimCatalog:
         return LedgerId(self._ledgers + 1)
 
     def owner(self, stream: str) -> Epoch:
-        """The truth, for whoever watches the world."""
+        """The epoch of the present owner, without delay or failure."""
         return self._record(stream).owner
 
     def known(self) -> frozenset[LedgerId]:

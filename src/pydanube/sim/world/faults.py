@@ -1,4 +1,4 @@
-"""Turns a plan's faults into events of the world, one small method a kind, and heals everything in the end."""
+"""Injects the faults of a plan into a world, with one small method for each kind, and heals everything in the end."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pydanube.sim.plan import Fault
 from pydanube.sim.world.world import Machine, World
 
 LATE = Link(delay_max=0.01, loss=0.02, duplication=0.1, late=0.1, late_max=8.0)
-FAR_SECONDS = 2 * 365 * 86_400  # a clock that is wrong by a year or so
+FAR_SECONDS = 2 * 365 * 86_400  # jumps of a clock by up to a year
 
 
 @dataclass(slots=True)
-class Troublemaker:
-    """Owns the schedule of faults. Everything it does can be undone by `heal`."""
+class FaultInjector:
+    """Injects faults at their times. `heal` ends all of them."""
 
     world: World
-    victim: Machine | None = None  # the one storage node whose disk may be wiped or damaged in this run
-    done: list[str] = field(default_factory=list)
+    victim: Machine | None = None  # the only storage node that may lose or damage data in this run
+    done: list[str] = field(default_factory=list)  # kinds of the faults injected so far
 
     def schedule(self) -> None:
         loop = self.world.loop
         for fault in self.world.plan.faults:
-            loop.call_at(fault.at, self.happen, fault, context=loop.world)
+            loop.call_at(fault.at, self.inject, fault, context=loop.world)
 
-    def happen(self, fault: Fault) -> None:
+    def inject(self, fault: Fault) -> None:
         if self.world.healed:
             return
         self.world.loop.trace("fault", fault.kind, fault.target, fault.seconds)
@@ -91,9 +91,9 @@ class Troublemaker:
         for disk in self._storage(fault).disks:
             used = sum(size for size, _ in disk.image().values())
             disk.capacity = used + int(fault.amount * self.world.plan.file_bytes)
-            self.later(fault.seconds * 2, self._room, disk)
+            self.later(fault.seconds * 2, self._lift_capacity, disk)
 
-    def _room(self, disk: object) -> None:
+    def _lift_capacity(self, disk: object) -> None:
         disk.capacity = None  # type: ignore[attr-defined]
 
     def _slow(self, fault: Fault) -> None:
@@ -102,7 +102,7 @@ class Troublemaker:
             disk.slow(fault.amount * 3, until=now + fault.seconds * 3, only="sync")
 
     def _victim(self, fault: Fault) -> Machine | None:
-        """One storage node at most, so that what was acknowledged has another copy."""
+        """Always the same storage node, so that everything acknowledged has another copy."""
         if self.victim is None:
             self.victim = self._storage(fault)
         return None if self.victim.down else self.victim
@@ -133,7 +133,7 @@ class Troublemaker:
         self.later(fault.seconds * 2, self.world.network.heal, name)
 
     def _silent(self, fault: Fault) -> None:
-        """Always the same one: with two there would be no quorum to continue with."""
+        """Always the same node: without two of them there would be no quorum."""
         if self.victim is None:
             self.victim = self._storage(fault)
         self.world.network.isolate(self.victim.name)
@@ -212,10 +212,10 @@ class Troublemaker:
     def _objects_damaged(self, fault: Fault) -> None:
         self.world.objects.damage(fault.target, fault.amount)
 
-    # -- the end of trouble ------------------------------------------------------------------------------------------
+    # -- healing -----------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """No more faults; whoever is down comes back."""
+        """Ends all faults and restarts what is down."""
         world = self.world
         world.healed = True
         self._normal_link()
@@ -224,7 +224,7 @@ class Troublemaker:
         world.objects.heal()
         world.deaf.clear()
         for machine in world.machines:
-            machine.clock.set_right()
+            machine.clock.correct()
             world.loop.resume(machine.process)
             for disk in machine.disks:
                 disk.cure()

@@ -18,10 +18,8 @@ from pydanube.base.errors import (
     ArgumentInvalid,
     BatchInvalid,
     DanubeError,
-    DiskFailed,
     DiskFull,
     EntryConflict,
-    EntryMissing,
     LedgerAway,
     LedgerDamaged,
     LedgerFenced,
@@ -34,18 +32,17 @@ from pydanube.base.limits import (
     LEDGERS_A_TURN,
     OFFSET_MAX,
     READ_BYTES_MAX,
-    READS_AT_ONCE_MAX,
     READS_WAITING_MAX,
     RESERVE_OFFSETS,
 )
 from pydanube.journal.group import Kind
-from pydanube.journal.ledger_table import BUFFERED, NOTHING_REFUSED, OPEN, SEALED, Control, Ledger
+from pydanube.journal.ledger_table import BUFFERED, NOTHING_REFUSED, OPEN, Control, Ledger
 from pydanube.journal.scan import Damage
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import LedgerStatus
-from pydanube.storage.node.bad_blocks import AroundBadBlocks
-from pydanube.storage.node.files import FileCache, StoredFile, find_sound, read_entries
+from pydanube.storage.node.entries import EntryReader
+from pydanube.storage.node.files import FileCache, StoredFile
 from pydanube.storage.node.journal import ActiveFile, Journal
 from pydanube.storage.node.keeper import Keeper
 from pydanube.storage.node.node_file import JOURNAL, NodeFile, identify
@@ -75,7 +72,7 @@ class DiskNode:
         self._tasks: dict[Task[object], None] = {}
         self._closed = False
         self._reads = 0  # under way or waiting
-        self._reading = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._entries = EntryReader(disks)
         self._short = False
         self._take_over(recovered)
 
@@ -115,6 +112,7 @@ class DiskNode:
         self._journal = journal = Journal(
             recovered.active, settings, roll=self._roll, failed=self._broken, commits=self.commits
         )
+        self._entries.take_over(state, journal)
         self._keeper = keeper = Keeper(state, lambda: journal.active, journal.submit)
         self._background = [self._task(self._prepare(roller, journal))]
         self._keeping = self._task(keeper.run())
@@ -179,7 +177,7 @@ class DiskNode:
         if self._reads >= READS_WAITING_MAX:
             return self._refused(NodeBusy(f"{self._reads} reads are in progress or waiting"))
         self._reads += 1
-        reading = self._task(self._read(ledger, offset, max(1, min(bytes_max, READ_BYTES_MAX))))
+        reading = self._task(self._entries.read(ledger, offset, max(1, min(bytes_max, READ_BYTES_MAX))))
         reading.add_done_callback(self._read_done)
         return reading
 
@@ -189,12 +187,12 @@ class DiskNode:
     def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
         if self._closed:
             return self._refused(NodeClosed("the storage node is closed"))
-        return self._task(self._find_next(ledger, offset))
+        return self._task(self._entries.find_next(ledger, offset))
 
     def find_sound(self, ledger: LedgerId, offset: int) -> Future[int]:
         if self._closed:
             return self._refused(NodeClosed("the storage node is closed"))
-        return self._task(self._find_sound(ledger, offset))
+        return self._task(self._entries.find_sound(ledger, offset))
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         return self._task(self._fence(ledger, epoch))
@@ -256,7 +254,7 @@ class DiskNode:
         """No new work, everything queued is durable and marked, files closed, directories free."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._entries.closed = True
         await self._stop_keeping()
         try:
             await self._journal.flush()
@@ -347,10 +345,10 @@ class DiskNode:
     async def _append_again(self, ledger: Ledger, epoch: Epoch, batch: Batch, confirmed: int) -> None:
         """An offset at or below the highest: the same batch again, or one that comes late."""
         first, last = batch.base_offset, batch.last_offset
-        found = await self._find(ledger, first, last)
+        found = await self._entries.find(ledger, first, last)
         queued = self._journal.find_queued(ledger.id, first, last)
         if found is not None:
-            held = await self._read_file(*found, ledger, first, 1)
+            held = await self._entries.read_file(*found, ledger, first, 1)
             same = bool(held) and (held[0].base_offset, held[0].crc) == (first, batch.crc)
         else:
             same = queued is None or queued == (first, batch.crc)
@@ -366,148 +364,6 @@ class DiskNode:
             await self._journal.append(ledger, batch, confirmed, sync=not lazy)
         elif found is None:
             await self._journal.after_appends()
-
-    # -- reading -----------------------------------------------------------------------------------------------------
-
-    async def _read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Batches:
-        async with self._reading:  # each holds at most one answer in memory
-            found = self._state.table.get(ledger)
-            if found.state == SEALED and offset > found.sealed:
-                raise EntryMissing(f"ledger {ledger} ends at {found.sealed}, before {offset}")
-            batches = await self._read_from(found, offset, bytes_max)
-            if found.state == SEALED:
-                batches = [batch for batch in batches if batch.last_offset <= found.sealed]
-        if not batches:
-            raise EntryMissing(f"ledger {ledger} ends at {found.sealed}, in the middle of the batch at {offset}")
-        return batches
-
-    async def _read_from(self, ledger: Ledger, offset: int, bytes_max: int) -> Batches:
-        found = await self._find(ledger, offset, offset)
-        if found is not None:
-            batches = await self._read_file(*found, ledger, offset, bytes_max)
-            if batches:
-                return batches
-            self._found_damaged(ledger, f"ledger {ledger.id}: the index and the group with offset {offset} disagree")
-        if ledger.away:
-            raise LedgerAway(f"ledger {ledger.id}: offset {offset} may be in a data directory that is missing")
-        if ledger.may_have_lost(offset):
-            raise LedgerDamaged(f"ledger {ledger.id}: offset {offset} may be in a part that cannot be read")
-        raise EntryMissing(f"ledger {ledger.id} has no entry with offset {offset} here")
-
-    async def _find_next(self, ledger: LedgerId, offset: int) -> int:
-        found = self._state.table.get(ledger)
-        first = await self._next_run(found, offset)
-        if found.may_have_lost(offset):
-            raise LedgerDamaged(f"ledger {ledger}: what follows offset {offset} may be in a part that cannot be read")
-        if first is None or (found.state == SEALED and first > found.sealed):
-            raise EntryMissing(f"ledger {ledger} has no entry at or after offset {offset} here")
-        return first
-
-    async def _next_run(self, found: Ledger, offset: int) -> int | None:
-        """Where the next offsets without a gap begin, as the indexes say."""
-        state, ledger = self._state, found.id
-        firsts: dict[int, int | None] = {}  # by file; looks again after each wait, as `_find` does
-        while left := [generation for generation in found.files_at(offset, OFFSET_MAX) if generation not in firsts]:
-            firsts[left[0]] = None
-            file = state.files.get(left[0])
-            if file is not None:
-                _, index = await state.cache.open(file)
-                firsts[left[0]] = index.next_first(ledger, offset)
-                state.cache.done(file)
-        newest = self._journal.active.index.next_first(ledger, offset)
-        return min([first for first in (newest, *firsts.values()) if first is not None], default=None)
-
-    async def _find_sound(self, ledger: LedgerId, offset: int) -> int:
-        """Tries what the indexes name, from entry to entry, and where a directory is lost, from group to group."""
-        found = self._state.table.get(ledger)
-        while found.state != SEALED or offset <= found.sealed:
-            place = await self._find(found, offset, offset)
-            if place is None:
-                following = await self._next_run(found, offset)
-                if following is None:
-                    break
-                offset = following
-                continue
-            file, block = place
-            async with self._reading:
-                sound, following = await self._sound_from(file, block, found, offset)
-            if sound:
-                return following
-            offset = max(following, offset + 1)
-        raise EntryMissing(f"ledger {ledger} has no intact entry at or after offset {offset} here")
-
-    async def _sound_from(self, file: StoredFile, block: int, ledger: Ledger, offset: int) -> tuple[bool, int]:
-        """The first sound entry at or after `offset` of a group that `_find` found; or the offset behind the group."""
-        assert file.handle is not None
-        assert file.index is not None
-        try:
-            return await find_sound(AroundBadBlocks(file.disk, file.handle), file.salt, block, ledger.id, offset)
-        except LedgerDamaged:
-            return False, file.index.behind(ledger.id, offset)
-        finally:
-            self._state.cache.done(file)
-
-    async def _find(self, ledger: Ledger, first: int, last: int) -> tuple[StoredFile, int] | None:
-        """File and block of an entry within the offsets, with the file held for `_read_file`.
-
-        Looks again after each wait: entries move on, to a closed file by a roll and to a kept one by copying out. When
-        it finds none, none was there in this very moment.
-        """
-        state = self._state
-        tried: set[int] = set()
-        while True:
-            active = self._journal.active
-            block = active.index.find(ledger.id, first, last)
-            if block is not None:
-                active.file.readers += 1
-                return active.file, block
-            left = [generation for generation in ledger.files_at(first, last) if generation not in tried]
-            if not left:
-                return None
-            tried.add(left[0])
-            file = state.files.get(left[0])
-            if file is None:
-                continue
-            _, index = await state.cache.open(file)
-            block = index.find(ledger.id, first, last)
-            if block is not None:
-                return file, block
-            state.cache.done(file)
-            if file.may_have_lost(ledger.id):
-                self._found_damaged(ledger, f"ledger {ledger.id}: a part of {file.name} is damaged")
-
-    async def _read_file(self, file: StoredFile, block: int, ledger: Ledger, offset: int, bytes_max: int) -> Batches:
-        """What `_find` found; lets go of the file."""
-        assert file.handle is not None
-        active = self._journal.active
-        end = active.position if file is active.file else file.length
-        try:
-            content = AroundBadBlocks(file.disk, file.handle)
-            return await read_entries(content, file.salt, block, end, ledger.id, offset, bytes_max)
-        except LedgerDamaged as error:
-            self._found_damaged(ledger, str(error))
-            raise
-        except DiskFailed:
-            if file.kept:
-                self._lose_disk(file.disk)
-            raise
-        finally:
-            self._state.cache.done(file)
-
-    def _found_damaged(self, ledger: Ledger, what: str) -> None:
-        """Found again whenever it is read, or scanned at a start: there is nothing to write down."""
-        if ledger.lost_through < ledger.queued and not self._closed:
-            log.error("%s", what)
-            ledger.lose(ledger.queued)
-
-    def _lose_disk(self, disk: Disk) -> None:
-        """A data directory failed: its ledgers end, and do not answer for what may be on it; others go on."""
-        for slot, held in self._disks.data.items():
-            if held is disk:
-                for ledger in self._state.table:
-                    if ledger.homes >> slot & 1:
-                        ledger.close()
-                        ledger.lose(ledger.queued)  # nothing above was ever there: they can be recovered
 
     # -- copying from outside ------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from pydanube.journal.scan import Damage, Scan, scan_file
 from pydanube.ports.disk import Disk, DiskFile
 from pydanube.storage.node.bad_blocks import AroundBadBlocks
 from pydanube.wire.batch import Batch
-from pydanube.wire.sound import is_sound
+from pydanube.wire.intact import is_intact
 
 log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * KIB  # one read brings many small groups, or the directory of a large one
@@ -294,7 +294,7 @@ async def find_sound(handle: AroundBadBlocks, salt: int, block: int, ledger: Led
             continue
         if entry.a >= offset:
             data = await handle.read(entry.position, entry.length)
-            if is_sound(data, 0, entry.length, entry.crc, entry.a, entry.messages):
+            if is_intact(data, 0, entry.length, entry.crc, entry.a, entry.messages):
                 return True, entry.a
         offset = entry.a + entry.messages
     return False, offset

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from pydanube.base.errors import DanubeError, DiskFull, LedgerDamaged, NodeClosed
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX
+from pydanube.base.retry import Backoff
 from pydanube.journal.group import (
     GROUP_HEADER_BYTES,
     NO_PREVIOUS,
@@ -33,7 +34,7 @@ from pydanube.ports.disk import Disk
 from pydanube.storage.node.bad_blocks import AroundBadBlocks, Readable
 from pydanube.storage.node.files import StoredFile, file_name, index_name, store_index, try_remove
 from pydanube.storage.node.journal import ActiveFile
-from pydanube.storage.node.start import copy_group
+from pydanube.storage.node.new_file import copy_group
 from pydanube.storage.node.state import BALLAST, Ballast, NodeState
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Keeper:
         self._loop = asyncio.get_running_loop()
         self._source: StoredFile | None = None  # being copied
         self._at_once = SOURCES_MAX  # files to copy, fewer on a full disk
-        self._pause = 0.0  # seconds until the next attempt to copy, longer with each that failed
+        self._failures = 0  # to copy, in a row
         self._not_before = 0.0
 
     def wake(self) -> None:
@@ -168,7 +169,7 @@ class Keeper:
         copies: dict[int, Copy] = {}
         try:
             await self._copy_out(sources, copies)
-            self._pause, self._at_once = 0.0, SOURCES_MAX
+            self._failures, self._at_once = 0, SOURCES_MAX
             self._return_ballast()
         except asyncio.CancelledError:
             for copy in copies.values():
@@ -206,9 +207,10 @@ class Keeper:
             await try_remove(self._state.disks.journal, BALLAST)
         else:
             self._return_ballast()
-            self._pause = min(PAUSE_SECONDS_MAX, self._state.disks.settings.retry_seconds + 2 * self._pause)
-            self._not_before = self._loop.time() + self._pause
-            self._loop.call_later(self._pause, self.wake)
+            self._failures += 1
+            pause = Backoff(self._state.disks.settings.retry_seconds, PAUSE_SECONDS_MAX).after(self._failures)
+            self._not_before = self._loop.time() + pause
+            self._loop.call_later(pause, self.wake)
             if not self._stopped.is_set():
                 log.warning("could not copy the live data of %d files yet: %s", len(sources), error)
 

@@ -14,8 +14,8 @@ from pydanube.journal.group import CHECKPOINTS, NOBODY, GroupKind, encode_group
 from pydanube.ports.disk import DiskFile
 from pydanube.storage.node.files import store_index, try_remove
 from pydanube.storage.node.journal import ActiveFile
+from pydanube.storage.node.new_file import bytes_needed, write_new_file
 from pydanube.storage.node.node_file import JOURNAL
-from pydanube.storage.node.start import bytes_needed, write_new_file
 from pydanube.storage.node.state import BALLAST, Ballast, NodeState
 
 log = logging.getLogger(__name__)

@@ -9,31 +9,19 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from pydanube.base.errors import DiskFull, LedgerDamaged, NodeDirectoryInvalid
+from pydanube.base.errors import DiskFull, NodeDirectoryInvalid
 from pydanube.base.ids import NO_OFFSET, LedgerId
-from pydanube.base.limits import BLOCK_BYTES, GROUP_ENTRIES_MAX, OFFSET_MAX, RESERVE_OFFSETS
+from pydanube.base.limits import BLOCK_BYTES, OFFSET_MAX, RESERVE_OFFSETS
 from pydanube.journal.group import (
-    CHECKPOINTS,
-    NO_PREVIOUS,
-    NOBODY,
-    Entry,
-    FileHeader,
-    GroupKind,
     Kind,
-    blocks,
-    encode_file_header,
-    encode_group,
-    group_length,
     messages_max,
     names_of,
-    pack_entry,
 )
 from pydanube.journal.index import FileIndex
 from pydanube.journal.ledger_table import BUFFERED, SEALED, LedgerTable
 from pydanube.journal.scan import Damage, Group, Scan, add_to_index
-from pydanube.ports.disk import Disk, DiskFile
+from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
-from pydanube.storage.node.bad_blocks import Readable
 from pydanube.storage.node.files import (
     StoredFile,
     file_name,
@@ -46,12 +34,11 @@ from pydanube.storage.node.files import (
     try_remove,
 )
 from pydanube.storage.node.journal import ActiveFile
+from pydanube.storage.node.new_file import write_new_file
 from pydanube.storage.node.node_file import JOURNAL, Belongings, NodeFile, refuse_if_incomplete, remove_temporary
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.wire.sound import is_sound
 
 log = logging.getLogger(__name__)
-CONTROL_BYTES = 8 * BLOCK_BYTES  # room for control records in a file that is made on a full disk
 
 
 @dataclass(slots=True)
@@ -81,9 +68,6 @@ class _Found:
     unfinished: list[StoredFile] = field(default_factory=list)  # copies that do not count
     superseded: set[int] = field(default_factory=set)  # generations of files that copies have taken over from
     replayed: set[int] = field(default_factory=set)  # generations of the checkpoint's file and those after it
-
-
-# -- recovery ---------------------------------------------------------------------------------------------------------
 
 
 async def recover(
@@ -372,121 +356,3 @@ async def _close_newest(found: _Found, newest: Scan) -> None:
     """The file that was being written is closed now; its index saves the next start a scan."""
     if not newest.damage:
         await store_index(found.files[newest.generation], newest.index, newest.covered)
-
-
-# -- a new file -------------------------------------------------------------------------------------------------------
-
-
-def bytes_needed(table: LedgerTable, room: int) -> int:
-    """Of a new file: header, checkpoints, groups of `room` bytes, and a mark at the end."""
-    checkpoints = CHECKPOINTS * group_length(0, 0, table.checkpoint_bytes)
-    return BLOCK_BYTES + checkpoints + room + 2 * BLOCK_BYTES
-
-
-async def write_new_file(
-    disk: Disk,
-    node: NodeFile,
-    settings: NodeSettings,
-    randomness: Randomness,
-    table: LedgerTable,
-    generation: int,
-    newest: Scan | None,
-    *,
-    spare: tuple[DiskFile, int] | None = None,
-    previous: tuple[int, int] | None = None,
-    room: int = 0,
-) -> ActiveFile:
-    """Header, checkpoint twice and whatever must be written again, synced before the file gets its name.
-
-    `spare` is a file set aside for it and its size, enough for a group of `room` bytes.
-    """
-    if newest is not None:
-        previous = (newest.generation, newest.closed_at)
-    salt = int.from_bytes(randomness.bytes(8), "little")
-    body = table.checkpoint()
-    groups = [
-        encode_group(salt, number, 0, [], [body], len(body), NOBODY, GroupKind.CHECKPOINT)
-        for number in range(1, CHECKPOINTS + 1)
-    ]
-    rest = newest.uncovered if newest is not None else []
-    if spare is None:
-        temporary = f"{file_name(generation)}.tmp"
-        needed = bytes_needed(table, room + sum(blocks(group.head.length) + BLOCK_BYTES for group in rest))
-        handle, capacity = await _create(disk, temporary, max(settings.file_bytes, needed), needed + CONTROL_BYTES)
-    else:
-        (handle, capacity), temporary = spare, spare[0].name
-    header = FileHeader(
-        generation, salt, node.identity, *(previous or (NO_PREVIOUS, 0)), table.forgetful, (), capacity, node.boots
-    )
-    index = FileIndex()
-    name = file_name(generation)
-    stored = StoredFile(disk, generation, salt, name, capacity=capacity, handle=handle, index=index)
-    end = BLOCK_BYTES + sum(length for _, length in groups)
-    active = ActiveFile(stored, handle, index, end, capacity, CHECKPOINTS, CHECKPOINTS, end, covered=True)
-    try:
-        parts = [part for group, _ in groups for part in group]
-        await handle.write(0, [encode_file_header(header), *parts], sync=not rest)
-        if newest is not None and rest:
-            await _write_again(active, disk, table, newest)
-        await disk.rename(temporary, stored.name)
-        await disk.sync_directory()
-    except BaseException:
-        await handle.close()
-        raise
-    return active
-
-
-async def _create(disk: Disk, name: str, capacity: int, least: int) -> tuple[DiskFile, int]:
-    """A file and its capacity. On a full disk that is little: not for appends, but for deletions, which make room."""
-    try:
-        return await disk.create(name, reserve=capacity), capacity
-    except DiskFull:
-        if least >= capacity:
-            raise
-        return await disk.create(name, reserve=least), least
-
-
-async def _write_again(active: ActiveFile, disk: Disk, table: LedgerTable, newest: Scan) -> None:
-    """Entries that were whole but perhaps never synced: on disk for certain now, or not at all."""
-    source = await disk.open(file_name(newest.generation))
-    try:
-        for group in newest.uncovered:
-            entries = [entry for entry in group.entries if entry.kind == Kind.APPEND and table.find(entry.ledger)]
-            for at in range(0, len(entries), GROUP_ENTRIES_MAX):
-                await copy_group(source, active, entries[at : at + GROUP_ENTRIES_MAX], table)
-    finally:
-        source.close()
-    await active.handle.sync()
-    active.synced_number, active.synced_end = active.number, active.position
-
-
-async def copy_group(source: Readable, active: ActiveFile, entries: list[Entry], table: LedgerTable) -> int:
-    """Writes the batches of `entries` as one more group of `active`, not synced; returns its length."""
-    body = []
-    for entry in entries:
-        data = await source.read(entry.position, entry.length)
-        if not is_sound(data, 0, entry.length, entry.crc, entry.a, entry.messages):
-            raise LedgerDamaged(f"ledger {entry.ledger}: the batch at offset {entry.a} is damaged")
-        body.append(data)
-    directory = [
-        pack_entry(entry.ledger, entry.a, entry.b, entry.length, entry.messages, entry.crc, Kind.APPEND)
-        for entry in entries
-    ]
-    size = sum(entry.length for entry in entries)
-    number, names = active.number + 1, names_of(entries)
-    parts, length = encode_group(
-        active.file.salt, number, active.synced_number, directory, body, size, names, prior=active.prior
-    )
-    await active.handle.write(active.position, parts, sync=False)
-    add_to_index(active.index, entries, active.position)
-    active.file.live += size
-    active.file.total += size
-    for entry in entries:
-        ledger = table.find(entry.ledger)
-        if ledger is not None:
-            ledger.queued = max(ledger.queued, entry.a + entry.messages - 1)
-            ledger.held = max(ledger.held, entry.a + entry.messages - 1)
-            ledger.confirmed = max(ledger.confirmed, entry.b)
-    active.wrote(number, length, names)
-    active.covered = False
-    return length

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from pydanube.base.errors import DanubeError, NodeBusy, NodeClosed
-from pydanube.base.limits import BUSY_PAUSE_SECONDS, WRITER_LAG_BYTES_MAX
+from pydanube.base.limits import WRITER_LAG_BYTES_MAX
 from pydanube.ports.storage import StorageNode
-from pydanube.storage.stream.patience import next_pause
+from pydanube.storage.stream.patience import BUSY
 from pydanube.stream.record import LedgerRecord
 from pydanube.wire.batch import Batch
 
@@ -48,7 +48,7 @@ class CopyLine:
         self._lag = 0  # bytes it has not answered for
         self._ready = False  # else entries are held
         self._held: list[Entry] = []  # in offset order
-        self._pause = BUSY_PAUSE_SECONDS
+        self._refusals = 0  # in a row
         self._timer: asyncio.TimerHandle | None = None
 
     def made(self, answer: Future[None]) -> None:
@@ -89,14 +89,14 @@ class CopyLine:
             self._ready = False
             self._hold(entry)
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(self._pause, self._try_first)
-                self._pause = next_pause(self._pause)
+                self._refusals += 1
+                self._timer = asyncio.get_running_loop().call_later(BUSY.after(self._refusals), self._try_first)
             return
         self._lag -= entry.batch.size
         if error is None:
             self._verdict(entry, None)
             if self.alive and not self._ready and self._timer is None:
-                self._pause = BUSY_PAUSE_SECONDS
+                self._refusals = 0
                 self._go_on()
         else:
             cause = error if isinstance(error, DanubeError) else DanubeError(str(error))

@@ -12,14 +12,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pydanube.base.errors import DanubeError, NodeBusy, NodeClosed
-from pydanube.base.limits import BUSY_PAUSE_SECONDS, BUSY_PAUSE_SECONDS_MAX
+from pydanube.base.retry import Backoff
 
 Answer = TypeVar("Answer")
-
-
-def next_pause(pause: float) -> float:
-    """Between two attempts at a busy node: twice the one before, up to a bound."""
-    return min(2 * pause, BUSY_PAUSE_SECONDS_MAX)
+BUSY = Backoff(0.005, 0.1)  # before a busy node is asked again: it has room within some groups of its journal
 
 
 class Patience:
@@ -32,30 +28,30 @@ class Patience:
     def ask(self, call: Callable[..., Future[Answer]], *arguments: object) -> Future[Answer]:
         """The first call happens at once."""
         asked: Future[Answer] = self._loop.create_future()
-        self._try(asked, partial(call, *arguments), BUSY_PAUSE_SECONDS)
+        self._try(asked, partial(call, *arguments), 1)
         return asked
 
     def end(self) -> None:
         self._ended = True
 
-    def _try(self, asked: Future[Answer], call: Callable[[], Future[Answer]], pause: float) -> None:
+    def _try(self, asked: Future[Answer], call: Callable[[], Future[Answer]], attempt: int) -> None:
         if self._ended or asked.done():
             asked.cancel()
             return
         answer = call()
         if answer.done():
-            self._answered(asked, call, pause, answer)
+            self._answered(asked, call, attempt, answer)
         else:
-            answer.add_done_callback(partial(self._answered, asked, call, pause))
+            answer.add_done_callback(partial(self._answered, asked, call, attempt))
 
     def _answered(
-        self, asked: Future[Answer], call: Callable[[], Future[Answer]], pause: float, answer: Future[Answer]
+        self, asked: Future[Answer], call: Callable[[], Future[Answer]], attempt: int, answer: Future[Answer]
     ) -> None:
         error = NodeClosed("the storage node abandoned the call") if answer.cancelled() else answer.exception()
         if asked.done():
             return
         if isinstance(error, NodeBusy):
-            self._loop.call_later(pause, self._try, asked, call, next_pause(pause))
+            self._loop.call_later(BUSY.after(attempt), self._try, asked, call, attempt + 1)
         elif error is not None:
             asked.set_exception(error)
         else:

@@ -23,6 +23,7 @@ from pydanube.base.limits import DAMAGE_LOGGED_MAX, LOST_RANGES_MAX, READ_AHEAD_
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.copies import CopyReader, behind_damage
+from pydanube.storage.stream.ownership import Ownership
 from pydanube.stream.record import LedgerRecord, Lost, Phase, StreamRecord
 from pydanube.stream.segments import SegmentPlan
 from pydanube.wire.batch import Batch
@@ -42,23 +43,28 @@ def log_once(nodes: StorageNodes, stream: str, error: OffsetsDamaged, cause: Dan
             del logged[next(iter(logged))]
 
 
-class Reading:
-    """What `Stream` is to its readers."""
+class StreamReader:
+    """What `Stream` is to its readers. It says itself which offsets are `confirmed`."""
 
-    def __init__(self, name: str, nodes: StorageNodes, cold: ColdReader | None) -> None:
-        self.name = name
-        self.title = name  # what people call it
+    def __init__(self, ownership: Ownership, nodes: StorageNodes, cold: ColdReader | None) -> None:
+        self.name = ownership.name
+        self.title = ownership.name  # what people call it
+        self._ownership = ownership
         self._nodes = nodes
         self._cold = cold or ColdReader(None)
-        self._record = StreamRecord()
-        self._copies = CopyReader(name, nodes, self._end)
+        self._copies = CopyReader(self.name, nodes, self._end)
         self._damaged: dict[int, int] = {}  # first and last offsets
+
+    @property
+    def record(self) -> StreamRecord:
+        """What the catalogue has, as far as this owner knows."""
+        return self._ownership.record
 
     @property
     def damaged(self) -> dict[int, int]:
         """First and last offsets of what was found damaged, is still there, and nobody gave up yet."""
         if self._damaged:
-            first = self._record.first
+            first = self.record.first
             self._damaged = {start: last for start, last in self._damaged.items() if last >= first}
         return self._damaged
 
@@ -81,19 +87,19 @@ class Reading:
         offset = self.past_lost(offset)
         if offset > self.confirmed:
             raise OffsetNotConfirmed(f"nothing of {self.title} is confirmed after the part given up as damaged")
-        cold = self._record.cold
+        cold = self.record.cold
         if offset < cold.local_from:
             return await self._read_cold(offset, bytes_max)
-        ledger = self._record.ledger_at(offset)
+        ledger = self.record.ledger_at(offset)
         offset = max(offset, ledger.first)
         try:
             return await self._read_ledger(ledger, offset, bytes_max)
         except DanubeError as error:
-            if offset < self._record.cold.end:  # evicted just now, or this copy of it is damaged
+            if offset < self.record.cold.end:  # evicted just now, or this copy of it is damaged
                 return await self._read_cold(offset, bytes_max)
             if not isinstance(error, EntryMissing):
                 raise
-            if offset < (first := self._record.first):  # deleted just now
+            if offset < (first := self.record.first):  # deleted just now
                 return await self.read(first, bytes_max)
             if ledger.durability is not Durability.BUFFERED:
                 raise
@@ -101,12 +107,12 @@ class Reading:
 
     def past_lost(self, offset: int) -> int:
         """The offset itself, or the next one that was not given up as damaged."""
-        return self._record.past_lost(offset)
+        return self.record.past_lost(offset)
 
     async def find_damage(self) -> list[tuple[LedgerId, Lost]]:
         """Reads all that lies on the nodes and nowhere else; what no copy can serve, and nobody has given up yet."""
         found: list[tuple[LedgerId, Lost]] = []
-        record = self._record
+        record = self.record
         for ledger in [ledger for ledger in record.ledgers if not record.is_dead(ledger)]:
             end = self._end(ledger)
             offset = max(ledger.first, self._needed_from)
@@ -129,22 +135,22 @@ class Reading:
     @property
     def _needed_from(self) -> int:
         """From here on messages lie on the nodes and nowhere else."""
-        return max(self._record.first, self._record.cold.end)
+        return max(self.record.first, self.record.cold.end)
 
     async def _read_cold(self, offset: int, bytes_max: int) -> list[Batch]:
-        record = self._record
+        record = self.record
         try:
             batches = await self._cold.read(self.name, record.cold, offset, bytes_max)
         except SegmentMissing:
-            if self._record.cold == record.cold:
+            if self.record.cold == record.cold:
                 raise
-            return await self.read(max(offset, self._record.first), bytes_max)  # merged or trimmed meanwhile
+            return await self.read(max(offset, self.record.first), bytes_max)  # merged or trimmed meanwhile
         # Behind the last segment, or, when all segments were deleted, behind where the last one ended.
         return batches or await self.read(max(record.cold.end, record.cold.local_from), bytes_max)
 
     async def read_planned(self, plan: SegmentPlan) -> AsyncIterator[Batch]:
         """What a planned segment is to hold, from the nodes, whatever readers may see of it by now."""
-        for ledger in self._record.ledgers.reaching(plan.first):
+        for ledger in self.record.ledgers.reaching(plan.first):
             if ledger.first > plan.last:
                 return
             offset = max(plan.first, ledger.first)
@@ -172,7 +178,7 @@ class Reading:
                 raise
             nodes = [self._nodes.get(identity) for identity in ledger.nodes]
             following = await behind_damage(ledger.id, offset, nodes)
-            end = min([self._end(ledger), *(each.first - 1 for each in self._record.lost if each.first > offset)])
+            end = min([self._end(ledger), *(each.first - 1 for each in self.record.lost if each.first > offset)])
             last = end if following is None else max(offset, min(following - 1, end))
             error = OffsetsDamaged.between(offset, last, self.title)
             if offset not in self.damaged and len(self._damaged) < LOST_RANGES_MAX:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 
 from pydanube.base.errors import DanubeError, OwnershipLost
@@ -15,6 +15,7 @@ from pydanube.base.ids import LedgerId
 from pydanube.base.limits import LEDGERS_DELETED_AT_ONCE, LEDGERS_SWEPT_MAX
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.stream.copies import GONE
+from pydanube.storage.stream.ownership import Change, Ownership
 from pydanube.stream.record import LedgerRecord, StreamRecord
 
 
@@ -42,28 +43,32 @@ async def _delete(ledger: LedgerRecord, nodes: StorageNodes) -> DanubeError | No
 
 
 class Sweeper:
-    """Of one owner's hold on a stream."""
+    """Of one owner's hold on a stream. `change` stores what the owner decides about the record."""
 
     def __init__(
         self,
         nodes: StorageNodes,
-        record: Callable[[], StreamRecord],
-        forget: Callable[[list[LedgerId]], Awaitable[None]],
+        ownership: Ownership,
+        change: Callable[[Change], Awaitable[StreamRecord]],
         pause_seconds: float,
     ) -> None:
         self._nodes = nodes
-        self._record = record
-        self._forget = forget
+        self._ownership = ownership
+        self._change = change
         self._pause_seconds = pause_seconds
         self._task: Task[None] | None = None
         self._stopped = False
 
     async def sweep(self) -> int:
         """Deletes what is dead, but not too much at once, and says how many ledgers that were."""
-        deleted, _ = await delete_some(self._record().dead, self._nodes)
-        for part in self._record().ledgers.in_parts(deleted):
+        deleted, _ = await delete_some(self._ownership.record.dead, self._nodes)
+        for part in self._ownership.record.ledgers.in_parts(deleted):
             await self._forget(part)
         return len(deleted)
+
+    async def _forget(self, deleted: Sequence[LedgerId]) -> None:
+        """No node has these ledgers any more."""
+        await self._change(lambda record: record.swept(record.owner, deleted))
 
     def later(self, seconds: float | None = None) -> None:
         """What is left, or what a node could not delete, goes in the background."""
@@ -78,7 +83,7 @@ class Sweeper:
 
     @property
     def _litters(self) -> bool:
-        return next(self._record().dead, None) is not None
+        return next(self._ownership.record.dead, None) is not None
 
     async def _go_on(self, seconds: float | None) -> None:
         while self._litters and not self._stopped:

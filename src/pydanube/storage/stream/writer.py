@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from pydanube.base.errors import DanubeError, LedgerFenced, NodeBusy, QuorumLost
 from pydanube.base.ids import Epoch
-from pydanube.base.limits import BUSY_PAUSE_SECONDS, WRITER_WAITING_BYTES_MAX
+from pydanube.base.limits import WRITER_WAITING_BYTES_MAX
 from pydanube.ports.storage import StorageNode, StorageNodes
 from pydanube.storage.stream.copy_line import CopyLine, Entry
-from pydanube.storage.stream.patience import Answers, Patience, next_pause
+from pydanube.storage.stream.patience import BUSY, Answers, Patience
 from pydanube.stream.quorum import acknowledged, out_of_reach, writable, write_set
 from pydanube.stream.record import LedgerRecord
 from pydanube.wire.batch import Batch
@@ -44,7 +44,7 @@ class LedgerWriter:
         self._entries_bytes = 0
         self._watching = False
         self._busy: asyncio.TimerHandle | None = None  # the only node has no room: entries are sent when this is due
-        self._pause = BUSY_PAUSE_SECONDS
+        self._refusals = 0  # by a busy node, in a row
         self._patience = Patience()
         self._drained: Future[None] | None = None  # somebody waits until nothing is on its way
 
@@ -124,7 +124,7 @@ class LedgerWriter:
             if error is not None:
                 self._fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
                 return
-            self._pause = BUSY_PAUSE_SECONDS
+            self._refusals = 0
             self._confirm(entries.popleft())
         if entries and (answer := entries[0].answer) is not None:
             self._watch(answer)
@@ -135,8 +135,8 @@ class LedgerWriter:
             if entry.answer is not None:
                 entry.answer.add_done_callback(looked_at)
                 entry.answer = None
-        self._busy = self._loop.call_later(self._pause, self._send_again)
-        self._pause = next_pause(self._pause)
+        self._refusals += 1
+        self._busy = self._loop.call_later(BUSY.after(self._refusals), self._send_again)
 
     def _send_again(self) -> None:
         self._busy = None

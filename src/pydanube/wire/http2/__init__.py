@@ -1,1 +1,1 @@
-"""A server's side of HTTP/2 (RFC 9113) and gRPC's framing on it: bytes in, events out. Owns no socket."""
+"""The server side of HTTP/2 (RFC 9113), and gRPC's framing on top of it: bytes in, events out. It owns no socket."""

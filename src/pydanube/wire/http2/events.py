@@ -1,4 +1,4 @@
-"""What a connection tells its host. Every event starts with the number of its stream; 0 is the connection itself."""
+"""The events of a connection, for its host. Each begins with the number of its stream, or 0 for the connection."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydanube.wire.http2.fields import Head
 
 
 class RequestReceived(NamedTuple):
-    """A request has begun. What came of its body right behind the headers is in it, so most requests are one event."""
+    """A request has begun. It includes the body received with the headers, so most requests are one event."""
 
     stream: int
     head: Head
     data: bytes
-    ended: bool  # nothing more will come of it
+    ended: bool  # the request is complete
 
 
 class DataReceived(NamedTuple):
@@ -26,14 +26,14 @@ class DataReceived(NamedTuple):
 
 
 class StreamReset(NamedTuple):
-    """The client gave the stream up, or broke a rule on it. It is gone; what is sent on it now goes nowhere."""
+    """The client reset the stream, or violated the protocol on it. Data sent on it from now on is dropped."""
 
     stream: int
     code: int
 
 
 class ConnectionEnded(NamedTuple):
-    """The client broke a rule, or a bound. Write what `take_output` has, close, and give up every stream."""
+    """The client violated the protocol or a limit. Write what `take_output` returns, close, and end every stream."""
 
     stream: int
     error: Http2ConnectionError

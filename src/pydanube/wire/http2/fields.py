@@ -1,7 +1,7 @@
-"""Header blocks: decoded by `hpack` and judged by RFC 9113 (8.2, 8.3), and our own put into bytes without any state.
+"""Header blocks: decodes the client's with `hpack`, checks them as RFC 9113 (8.2, 8.3) says, and encodes ours.
 
-A block that leaves the dynamic table as it was means the same until something changes the table, so its request is
-remembered: clients send the same few blocks forever. Never trusts a size that a block claims.
+A block that does not change the dynamic table means the same until something else changes it. So the request is cached:
+clients send the same few blocks all the time. Sizes claimed by a block are never trusted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pydanube.base.limits import (
 )
 from pydanube.wire.http2.frames import ErrorCode
 
-logging.getLogger("hpack").setLevel(logging.INFO)  # its debug lines hold whole headers, and tokens are headers
+logging.getLogger("hpack").setLevel(logging.INFO)  # its debug lines contain headers, which may be secrets
 
 Field = tuple[bytes, bytes]
 
-_FIELD_OVERHEAD_BYTES = 32  # what RFC 9113 (6.5.2) counts for each field beyond its name and value
+_FIELD_OVERHEAD_BYTES = 32  # what RFC 9113 (6.5.2) adds for each field
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
@@ -42,17 +42,17 @@ _STATIC = {entry: index for index, entry in enumerate(HeaderTable.STATIC_TABLE, 
 
 
 class Head(NamedTuple):
-    """A request's headers. Shared by all requests with the same block, so nobody may change it."""
+    """The headers of a request. Shared by all requests with the same block, so it must not be changed."""
 
     method: bytes
     path: bytes
     authority: bytes
-    fields: Mapping[bytes, bytes]  # without the pseudo fields; the values of a repeated name are joined as HTTP does
-    length: int  # of the body, as the client announced it; -1 if it did not
+    fields: Mapping[bytes, bytes]  # without pseudo-headers; the values of a repeated name are joined as HTTP does
+    length: int  # content-length, or -1 if there is none
 
 
 class _Table(HeaderTable):
-    """The dynamic table, which says when it has changed, and keeps copies and not views of whole blocks."""
+    """A dynamic table that knows whether it has changed, and stores copies instead of views of whole blocks."""
 
     changed = False
 
@@ -62,7 +62,7 @@ class _Table(HeaderTable):
 
 
 class HeadDecoder:
-    """Reads the header blocks of one connection, in the order they came."""
+    """Decodes the header blocks of one connection, in the order they are received."""
 
     __slots__ = ("_decoder", "_memo", "_table")
 
@@ -72,7 +72,7 @@ class HeadDecoder:
         self._memo: dict[bytes, Head] = {}
 
     def request(self, block: bytes) -> Head:
-        """The request of a block. Of a malformed one the table is still kept: a stream error ends only its stream."""
+        """The request of a block. A malformed one still updates the table: a stream error ends only its stream."""
         head = self._memo.get(block)
         if head is None:
             fields, lasting = self._decode(block)
@@ -84,13 +84,13 @@ class HeadDecoder:
         return head
 
     def trailers(self, block: bytes) -> None:
-        """Judges what comes after a body. Its content is for nobody, but the table must see it."""
+        """Checks the headers after a body. They are ignored, but they update the table."""
         fields, _ = self._decode(block)
         for name, value in fields:
             _check_field(name, value)
 
     def _decode(self, block: bytes) -> tuple[list[Field], bool]:
-        """The fields, and whether the same bytes would mean the same again: the table is as it was."""
+        """The fields, and whether the block left the table unchanged, so that the same bytes mean the same again."""
         resized = 0x20 <= (block[0] if block else 0) < 0x40
         if resized and _RESIZES_TOO_MANY.match(block):
             raise Http2ConnectionError("the header table is resized repeatedly", ErrorCode.COMPRESSION_ERROR)
@@ -102,12 +102,12 @@ class HeadDecoder:
         except HPACKError as error:
             raise Http2ConnectionError("a header block cannot be read", ErrorCode.COMPRESSION_ERROR) from error
         if self._table.changed:
-            self._memo.clear()  # an index may mean something else from here on
+            self._memo.clear()  # an index may refer to another field now
         return fields, not self._table.changed
 
 
 def head_of(fields: list[Field]) -> Head:
-    """The request that the fields make, or `Http2StreamError` if it is malformed (RFC 9113, 8.1.1)."""
+    """The request with these fields. Raises `Http2StreamError` if it is malformed (RFC 9113, 8.1.1)."""
     if sum(len(name) + len(value) + _FIELD_OVERHEAD_BYTES for name, value in fields) > HTTP2_HEADER_LIST_BYTES_MAX:
         raise Http2StreamError("too many headers", ErrorCode.ENHANCE_YOUR_CALM)
     pseudo: dict[bytes, bytes] = {}
@@ -166,7 +166,7 @@ def _malformed(reason: str) -> Http2StreamError:
 
 
 def block_of(fields: Iterable[Field]) -> bytes:
-    """A header block that uses no dynamic table, so that it can be made once and sent on any connection."""
+    """A header block that does not use the dynamic table, so that it can be encoded once and sent on any connection."""
     parts = []
     for field in fields:
         index = _STATIC.get(field)
@@ -175,7 +175,7 @@ def block_of(fields: Iterable[Field]) -> bytes:
 
 
 def _string(text: bytes) -> bytes:
-    """Its length in the 7-bit integers of RFC 7541 (5.1), and the text as it is."""
+    """The length, as an integer of RFC 7541 (5.1) with a 7-bit prefix, and the text."""
     size = len(text)
     if size < 0x7F:
         return bytes([size]) + text

@@ -1,6 +1,6 @@
-"""The numbers of RFC 9113 and the frames that carry no state: what they are called, and how they are put into bytes.
+"""The constants of RFC 9113, and encoders of frames that need no state.
 
-Owns constants and encoders only. Never decides whether a frame may come or go (see `connection` and `sending`).
+Whether a frame may be received or sent is decided in `reading` and `sending`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from pydanube.base.errors import Http2ConnectionError
 from pydanube.base.limits import HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_HEADER_LIST_BYTES_MAX, HTTP2_STREAMS_MAX
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-ALPN = "h2"  # what TLS calls this protocol; without TLS a client just starts with the preface
+ALPN = "h2"  # the name of this protocol in TLS; without TLS a client starts with the preface
 
-HEADER = Struct(">IBI")  # length and kind as one number, flags, stream
+HEADER = Struct(">IBI")  # length and type as one number, flags, stream
 HEADER_BYTES = 9
-FRAME_BYTES = 16_384  # of a payload; the least that every peer takes, and the most that we do
-WINDOW_BYTES = 65_535  # of a stream and of a connection until somebody says otherwise
-TABLE_BYTES = 4096  # of the dynamic header table, likewise
-NUMBER_MAX = (1 << 31) - 1  # of a stream, and the largest window
+FRAME_BYTES = 16_384  # of a payload: the least that every peer accepts, and the most that we do
+WINDOW_BYTES = 65_535  # the initial window of streams and connections
+TABLE_BYTES = 4096  # the initial size of the dynamic header table
+NUMBER_MAX = (1 << 31) - 1  # the highest stream number, and the largest window
 
 
-class Kind(IntEnum):
-    """What a frame is; the number on the wire."""
+class FrameType(IntEnum):
+    """The types of frames, with their numbers on the wire."""
 
     DATA = 0
     HEADERS = 1
@@ -57,7 +57,7 @@ class ErrorCode(IntEnum):
 
 
 class Setting(IntEnum):
-    """What one side tells the other about itself."""
+    """The settings that one side announces to the other."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
@@ -67,7 +67,7 @@ class Setting(IntEnum):
     MAX_HEADER_LIST_SIZE = 6
 
 
-# Plain numbers, for code that runs once per frame: an enum's member costs a look-up in its class.
+# Plain numbers, for code that runs once per frame: a member of an enum costs a look-up in its class.
 END_STREAM = ACK = 0x1
 END_HEADERS = 0x4
 PADDED = 0x8
@@ -83,29 +83,29 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def settings_frame(settings: dict[int, int]) -> bytes:
-    return frame(Kind.SETTINGS, 0, 0, b"".join(_SETTING.pack(*setting) for setting in settings.items()))
+    return frame(FrameType.SETTINGS, 0, 0, b"".join(_SETTING.pack(*setting) for setting in settings.items()))
 
 
 def window_update(stream: int, size: int) -> bytes:
-    return frame(Kind.WINDOW_UPDATE, 0, stream, _NUMBER.pack(size))
+    return frame(FrameType.WINDOW_UPDATE, 0, stream, _NUMBER.pack(size))
 
 
 def rst_stream(stream: int, code: int) -> bytes:
-    return frame(Kind.RST_STREAM, 0, stream, _NUMBER.pack(code))
+    return frame(FrameType.RST_STREAM, 0, stream, _NUMBER.pack(code))
 
 
 def goaway(last: int, code: int, reason: str = "") -> bytes:
-    return frame(Kind.GOAWAY, 0, 0, _TWO_NUMBERS.pack(last, code) + reason.encode())
+    return frame(FrameType.GOAWAY, 0, 0, _TWO_NUMBERS.pack(last, code) + reason.encode())
 
 
 def number_of(payload: bytes) -> int:
-    """The one number of a WINDOW_UPDATE or RST_STREAM, or the first of a GOAWAY."""
+    """The number in a WINDOW_UPDATE or RST_STREAM, or the first one in a GOAWAY."""
     number: int = _NUMBER.unpack_from(payload)[0]
     return number
 
 
 def settings_of(payload: bytes) -> dict[int, int]:
-    """What a SETTINGS frame says; of a setting named twice, the later one."""
+    """The settings in a SETTINGS frame. If one is repeated, the last one counts."""
     return dict(_SETTING.iter_unpack(payload))
 
 
@@ -121,12 +121,12 @@ def content_of(flags: int, payload: bytes) -> bytes:
     return payload[start:stop]
 
 
-# What a server says first. The window of a stream stays at the default, so that no client can have sent more than we
-# allow before it has read this.
+# What a server sends first. The windows of streams keep the default, so that a client cannot send more than we allow
+# before it has read this.
 GREETING = settings_frame(
     {
         Setting.MAX_CONCURRENT_STREAMS: HTTP2_STREAMS_MAX,
         Setting.MAX_HEADER_LIST_SIZE: HTTP2_HEADER_LIST_BYTES_MAX,
     }
 ) + window_update(0, HTTP2_CONNECTION_WINDOW_BYTES - WINDOW_BYTES)
-SETTINGS_ACK = frame(Kind.SETTINGS, ACK, 0, b"")
+SETTINGS_ACK = frame(FrameType.SETTINGS, ACK, 0, b"")

@@ -1,7 +1,7 @@
-"""gRPC's framing on HTTP/2: what is a call, where its messages begin and end, deadlines, and how a call ends.
+"""gRPC's framing on HTTP/2: what a call is, where its messages begin and end, deadlines, and how a call ends.
 
-Knows no service and no protobuf: a message is bytes. Never keeps more of a message than its bound, whatever its prefix
-claims.
+It knows neither services nor protobuf: a message is bytes. It never keeps more of a message than the limit, whatever
+the prefix claims.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.limits import GRPC_REQUEST_BYTES_MAX, GRPC_STATUS_MESSAGE_BYTES_MAX
 from pydanube.wire.http2.fields import Head, block_of
 
-_PREFIX = Struct(">BI")  # whether it is compressed, and its length
+_PREFIX = Struct(">BI")  # whether the message is compressed, and its length
 PREFIX_BYTES = _PREFIX.size
 
 _CONTENT_TYPE = re.compile(rb"application/grpc(?:[+;].*)?", re.IGNORECASE | re.DOTALL)
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _NANOSECONDS = {b"H": 3_600 * 10**9, b"M": 60 * 10**9, b"S": 10**9, b"m": 10**6, b"u": 10**3, b"n": 1}
-_PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}  # bytes of a status message that need no escape
+_PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}  # bytes of a status message that need no escaping
 
-# Header blocks that never change. `HEAD`, messages and `OK` are a whole answer.
+# Constant header blocks. `HEAD`, messages and `OK` make a whole response.
 _HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 HEAD = block_of(_HEAD)
 OK = block_of([(b"grpc-status", b"0")])
 NOT_GRPC_TEXT = b"HTTP/2 is for gRPC here. Use HTTP/1.1 for everything else.\n"
-NOT_GRPC = block_of(  # for requests that `is_call` denies
+NOT_GRPC = block_of(  # for requests that are not calls
     [(b":status", b"415"), (b"content-type", b"text/plain"), (b"content-length", b"%d" % len(NOT_GRPC_TEXT))]
 )
 
 
 def is_call(head: Head) -> bool:
-    """Whether a request is a gRPC call, and not a browser that lost its way."""
+    """Whether a request is a gRPC call."""
     content_type = head.fields.get(b"content-type")
     return head.method == b"POST" and content_type is not None and _CONTENT_TYPE.fullmatch(content_type) is not None
 
 
 def timeout_of(head: Head) -> int | None:
-    """How long the client waits for the answer, in microseconds; None for as long as it takes."""
+    """How long the client waits for the response, in microseconds; None for any time."""
     text = head.fields.get(b"grpc-timeout")
     if text is None:
         return None
@@ -54,12 +54,12 @@ def timeout_of(head: Head) -> int | None:
 
 
 def framed(message: bytes) -> bytes:
-    """A message as it travels."""
+    """A message with its prefix."""
     return _PREFIX.pack(0, len(message)) + message
 
 
 def only_message(body: bytes, most: int = GRPC_REQUEST_BYTES_MAX) -> bytes:
-    """The one message that is the whole body of a call."""
+    """The message in a body that must contain exactly one."""
     size = _size(body, most)
     if size is None or len(body) != PREFIX_BYTES + size:
         raise GrpcCallInvalid("the body is not exactly one message")
@@ -67,22 +67,22 @@ def only_message(body: bytes, most: int = GRPC_REQUEST_BYTES_MAX) -> bytes:
 
 
 class MessageReader:
-    """Cuts the body of a call into messages as it comes."""
+    """Splits the body of a call into messages while it is received."""
 
     __slots__ = ("_most", "_rest")
 
     def __init__(self, most: int = GRPC_REQUEST_BYTES_MAX) -> None:
         self._most = most
-        self._rest = bytearray()  # a message that has not come whole
+        self._rest = bytearray()  # an incomplete message
 
     @property
     def missing(self) -> int:
-        """Bytes still to come of the message that has begun; 0 if none has, or its length is not known yet."""
+        """How many bytes are missing of the incomplete message; 0 if there is none, or its length is not known yet."""
         size = _size(self._rest, self._most)
         return 0 if size is None else PREFIX_BYTES + size - len(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are whole now."""
+        """The messages that these bytes complete."""
         self._rest += data
         messages = []
         at = 0
@@ -96,13 +96,13 @@ class MessageReader:
         return messages
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Raises if the body ended within a message."""
         if self._rest:
             raise GrpcCallInvalid("the body ends within a message")
 
 
 def _size(body: bytes | bytearray, most: int, at: int = 0) -> int | None:
-    """The length of the message that begins at `at`, once its prefix is there."""
+    """The length of the message that begins at `at`, or None if its prefix is incomplete."""
     if len(body) < at + PREFIX_BYTES:
         return None
     compressed, size = _PREFIX.unpack_from(body, at)
@@ -118,13 +118,13 @@ def _size(body: bytes | bytearray, most: int, at: int = 0) -> int | None:
 
 @lru_cache(maxsize=256)
 def trailers(status: GrpcStatus, message: str = "") -> bytes:
-    """The header block that ends a call whose `HEAD` was sent."""
+    """The header block that ends a call after `HEAD`."""
     return block_of(_status_fields(status, message))
 
 
 @lru_cache(maxsize=256)
 def refusal(status: GrpcStatus, message: str = "") -> bytes:
-    """The only header block of a call that is answered with nothing but its status."""
+    """The only header block of a response that consists of a status."""
     return block_of([*_HEAD, *_status_fields(status, message), (b"grpc-accept-encoding", b"identity")])
 
 
@@ -136,7 +136,7 @@ def _status_fields(status: GrpcStatus, message: str) -> list[tuple[bytes, bytes]
 
 
 def escaped(message: str) -> bytes:
-    """Percent-encoded, and cut between two characters if it is too long for a header."""
+    """Percent-encoded, and cut between two characters if it is too long."""
     text = message.encode("utf-8", "replace")
     if len(text) > GRPC_STATUS_MESSAGE_BYTES_MAX:
         text = text[:GRPC_STATUS_MESSAGE_BYTES_MAX].decode("utf-8", "ignore").encode()

@@ -1,7 +1,7 @@
-"""A client's frames: cut out of its bytes, judged by RFC 9113, and turned into events and into changes of streams.
+"""Reads a client's frames, checks them as RFC 9113 says, and turns them into events and changes of streams.
 
-A fault costs the client its stream (5.4.2) or its connection (5.4.1), and what is cheap to repeat is counted. Never
-keeps more than one unfinished frame and one unfinished header block.
+An error ends the stream (5.4.2) or the connection (5.4.1). Frames that cost a client nothing are counted. At most one
+incomplete frame and one incomplete header block are kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pydanube.wire.http2.frames import (
     SETTINGS_ACK,
     TABLE_BYTES,
     ErrorCode,
-    Kind,
+    FrameType,
     Setting,
     content_of,
     frame,
@@ -49,9 +49,9 @@ from pydanube.wire.http2.frames import (
 from pydanube.wire.http2.stream import Stream
 from pydanube.wire.http2.table import StreamTable
 
-DRAIN_PING = b"draining"  # its echo says that the client has read the first GOAWAY
+DRAIN_PING = b"draining"  # its echo shows that the client has read the first GOAWAY
 
-_SETTINGS, _CONTINUATION = 4, 9  # as plain numbers, see `frames`
+_SETTINGS, _CONTINUATION = 4, 9  # plain numbers are faster than members of `FrameType`
 _REQUEST: Callable[[tuple[int, Head, bytes, bool]], RequestReceived] = partial(tuple.__new__, RequestReceived)
 
 
@@ -59,30 +59,30 @@ class FrameReader:
     """The reading side of one connection."""
 
     def __init__(self, table: StreamTable) -> None:
-        self.last = 0  # the client's highest stream
-        self.more = False  # `read` stopped before the end of what came
-        self.accepting = True  # new streams; until the client has read that we drain
+        self.last = 0  # the highest stream number of the client
+        self.more = False  # `read` has left bytes that were received
+        self.accepting = True  # new streams, until the client has read that we drain
         self.events: list[Event] = []
         self._table = table
-        self._preface = PREFACE  # what is still to come of it
-        self._rest = b""  # what came and was not read: a frame that is not whole, or what there was no work left for
-        self._at = 0  # where in it the next frame begins
-        self._work = 0  # that may still be done before `read` stops
-        self._settled = False  # the client's first SETTINGS came
-        self._skipped = False  # the client left out numbers of streams
-        self._block = b""  # a header block that has not come whole
-        self._block_stream = 0  # whose it is; 0 for nobody's
+        self._preface = PREFACE  # what is still missing of it
+        self._rest = b""  # bytes not read yet: an incomplete frame, or what exceeded the work
+        self._at = 0  # where the next frame begins in it
+        self._work = 0  # that is left before `read` stops
+        self._settled = False  # the client's first SETTINGS was received
+        self._skipped = False  # the client skipped stream numbers
+        self._block = b""  # an incomplete header block
+        self._block_stream = 0  # the stream of that block; 0 if there is none
         self._block_flags = 0
         self._continuations = 0
         self._decoder = HeadDecoder()
-        self._table_bytes = TABLE_BYTES  # what the client lets our headers use; we use none of it
+        self._table_bytes = TABLE_BYTES  # size of the table that the client allows our headers; we do not use it
         self._resets = Allowance(HTTP2_RESETS_MAX, HTTP2_RESETS_PER_SECOND)
         self._idle = Allowance(HTTP2_IDLE_FRAMES_MAX, HTTP2_IDLE_FRAMES_PER_SECOND)
-        self._frames = 0  # of DATA that we had sent when the last PING came
+        self._frames = 0  # DATA frames that we had sent when the last PING was received
         self._now = 0
 
     def read(self, data: bytes, now: int, work: int) -> None:
-        """Adds to `events` what the bytes mean, and stops when so much work is done: one for a frame, more for some."""
+        """Adds the events in the bytes to `events`. Stops when the work is done: 1 for a frame, more for large ones."""
         self._now = now
         self._work = work
         if self._preface:
@@ -112,7 +112,7 @@ class FrameReader:
             if kind <= _CONTINUATION:
                 _HANDLERS[kind](self, flags, number & NUMBER_MAX, data[at + HEADER_BYTES : stop])
             else:
-                self._count_idle()  # RFC 9113 (5.5): unknown kinds are ignored
+                self._count_idle()  # RFC 9113 (5.5): unknown types are ignored
             at = stop
         if self.more:
             self._rest, self._at = data, at
@@ -127,12 +127,12 @@ class FrameReader:
         return data[size:]
 
     def _check_turn(self, kind: int, flags: int, number: int) -> None:
-        """What may come only now: the first SETTINGS, or the rest of a header block."""
+        """Refuses anything but the first SETTINGS at the start, and the rest of a header block within one."""
         if self._block_stream:
             if kind != _CONTINUATION or number != self._block_stream:
-                raise _fault("a header block is interrupted")
+                raise _protocol_error("a header block is interrupted")
         elif kind != _SETTINGS or flags & ACK:
-            raise _fault("the first frame is not SETTINGS")
+            raise _protocol_error("the first frame is not SETTINGS")
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -143,12 +143,12 @@ class FrameReader:
             self._on_block(flags, number, payload)
             return
         if not number:
-            raise _fault("headers on stream 0")
+            raise _protocol_error("headers on stream 0")
         self._block, self._block_stream, self._block_flags, self._continuations = payload, number, flags, 0
 
     def _on_continuation(self, flags: int, number: int, payload: bytes) -> None:
         if not self._block_stream:
-            raise _fault("CONTINUATION without a header block")
+            raise _protocol_error("CONTINUATION without a header block")
         self._continuations += 1
         size = len(self._block) + len(payload)
         if self._continuations > HTTP2_CONTINUATIONS_MAX or size > HTTP2_HEADER_BLOCK_BYTES_MAX:
@@ -159,7 +159,7 @@ class FrameReader:
             self._on_block(self._block_flags, number, block)
 
     def _on_block(self, flags: int, number: int, block: bytes) -> None:
-        """A whole header block: a new request, or the trailers of one."""
+        """Handles a complete header block: a new request, or the trailers of one."""
         self._work -= len(block) // HTTP2_HEADER_BYTES_PER_WORK
         if number <= self.last or not number & 1:
             self._on_trailers(flags, number, block)
@@ -187,7 +187,7 @@ class FrameReader:
         if stream is None and number not in self._table.forgotten:
             if number & 1 and not self._skipped:
                 raise Http2ConnectionError("headers on a closed stream", ErrorCode.STREAM_CLOSED)
-            raise _fault("headers on a stream that cannot be opened")
+            raise _protocol_error("headers on a stream that cannot be opened")
         malformed = not flags & END_STREAM
         try:
             self._decoder.trailers(block)
@@ -207,7 +207,7 @@ class FrameReader:
         size = len(payload)
         self._work -= size // HTTP2_DATA_BYTES_PER_WORK
         table = self._table
-        table.receiving.took(size)
+        table.receiving.received(size)
         stream = table.open.get(number)
         if stream is None or not stream.receiving:
             self._on_late_data(number)
@@ -235,14 +235,14 @@ class FrameReader:
             self._deliver(number, payload, ended)
 
     def _on_late_data(self, number: int) -> None:
-        """Data of a stream on which the client may not send: it has ended it, or we have."""
+        """Handles data on a stream that the client or we have ended."""
         if number in self._table.forgotten:
             return
         self._check_not_idle(number, "DATA")
         self._reset(number, ErrorCode.STREAM_CLOSED)
 
     def _deliver(self, number: int, data: bytes, ended: bool) -> None:
-        """Together with the request, if that is the last thing that came: then most calls are one event."""
+        """Adds the data to the event of its request if that is the last one, so that most calls are one event."""
         events = self.events
         if events:
             before = events[-1]
@@ -264,7 +264,7 @@ class FrameReader:
 
     def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
-            raise _fault("SETTINGS on a stream")
+            raise _protocol_error("SETTINGS on a stream")
         if len(payload) % 6 or (flags & ACK and payload):
             raise Http2ConnectionError("SETTINGS has the wrong size", ErrorCode.FRAME_SIZE_ERROR)
         self._count_idle()
@@ -273,9 +273,9 @@ class FrameReader:
         self._settled = True
         settings = settings_of(payload)
         if settings.get(Setting.ENABLE_PUSH, 0) > 1:
-            raise _fault("ENABLE_PUSH is neither 0 nor 1")
+            raise _protocol_error("ENABLE_PUSH is neither 0 nor 1")
         if not FRAME_BYTES <= settings.get(Setting.MAX_FRAME_SIZE, FRAME_BYTES) < 1 << 24:
-            raise _fault("MAX_FRAME_SIZE is out of bounds")
+            raise _protocol_error("MAX_FRAME_SIZE is out of bounds")
         self._table.sending.output.append(SETTINGS_ACK)
         table_bytes = settings.get(Setting.HEADER_TABLE_SIZE, self._table_bytes)
         if table_bytes < self._table_bytes:
@@ -286,7 +286,7 @@ class FrameReader:
             self._set_window(window)
 
     def _set_window(self, window: int) -> None:
-        """RFC 9113 (6.9.2): a new initial window moves that of every open stream."""
+        """RFC 9113 (6.9.2): a new initial window changes the window of every open stream."""
         _check_window(window)
         self._work -= self._table.sending.stalled
         ended = self._table.sending.set_initial_window(window, self._table.open.values())
@@ -301,7 +301,7 @@ class FrameReader:
         sending = self._table.sending
         if not number:
             if not size:
-                raise _fault("a window grows by zero bytes")
+                raise _protocol_error("a window grows by zero bytes")
             sending.window += size
             _check_window(sending.window)
             self._table.flush()
@@ -320,21 +320,21 @@ class FrameReader:
     def _on_ping(self, flags: int, number: int, payload: bytes) -> None:
         _check_size(payload, 8)
         if number:
-            raise _fault("PING on a stream")
+            raise _protocol_error("PING on a stream")
         sending = self._table.sending
-        if sending.frames == self._frames:  # clients measure with PING what we send them: each gets one free
+        if sending.frames == self._frames:  # clients measure the bandwidth with PING: one is free after each DATA
             self._count_idle()
         self._frames = sending.frames
         if not flags & ACK:
-            sending.output.append(frame(Kind.PING, ACK, 0, payload))
+            sending.output.append(frame(FrameType.PING, ACK, 0, payload))
         elif payload == DRAIN_PING and self.accepting:
             self.accepting = False
             sending.output.append(goaway(self.last, ErrorCode.NO_ERROR))
 
     def _on_goaway(self, flags: int, number: int, payload: bytes) -> None:
-        """The client will open no more streams, and we never do: nothing changes."""
+        """The client will open no more streams, and we never do, so nothing changes."""
         if number:
-            raise _fault("GOAWAY on a stream")
+            raise _protocol_error("GOAWAY on a stream")
         if len(payload) < 8:
             raise Http2ConnectionError("GOAWAY has the wrong size", ErrorCode.FRAME_SIZE_ERROR)
         self._count_idle()
@@ -342,20 +342,20 @@ class FrameReader:
     def _on_priority(self, flags: int, number: int, payload: bytes) -> None:
         _check_size(payload, 5)
         if not number:
-            raise _fault("PRIORITY on stream 0")
+            raise _protocol_error("PRIORITY on stream 0")
         self._count_idle()
 
     def _on_push_promise(self, flags: int, number: int, payload: bytes) -> None:
-        raise _fault("a client cannot push")
+        raise _protocol_error("a client cannot push")
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
     def _check_not_idle(self, number: int, what: str) -> None:
         if number > self.last or not number & 1:
-            raise _fault(f"{what} on a stream that was never opened")
+            raise _protocol_error(f"{what} on a stream that was never opened")
 
     def _reset(self, number: int, code: int) -> None:
-        """A stream error. The client brought the reset about, so it counts as one of its own."""
+        """Ends a stream with an error. The client caused the reset, so it counts as one of its own."""
         if self._table.reset(number, code):
             self.events.append(StreamReset(number, code))
         self._count_reset()
@@ -369,7 +369,7 @@ class FrameReader:
             raise Http2ConnectionError("too many empty frames", ErrorCode.ENHANCE_YOUR_CALM)
 
 
-def _fault(reason: str) -> Http2ConnectionError:
+def _protocol_error(reason: str) -> Http2ConnectionError:
     return Http2ConnectionError(reason, ErrorCode.PROTOCOL_ERROR)
 
 
@@ -387,7 +387,7 @@ def _window_too_large() -> Http2ConnectionError:
     return Http2ConnectionError("a window reaches 2 GiB", ErrorCode.FLOW_CONTROL_ERROR)
 
 
-# By kind; functions of the class and not of an object, so that no connection refers to itself.
+# By type; unbound functions, so that a connection has no reference cycle.
 _HANDLERS: tuple[Callable[[FrameReader, int, int, bytes], None], ...] = (
     FrameReader._on_data,
     FrameReader._on_headers,

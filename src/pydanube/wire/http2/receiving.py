@@ -1,8 +1,8 @@
-"""What the client may send: the connection's window, and the windows of its streams beyond the first 64 KiB.
+"""Flow control of what the client sends: the window of the connection, and those of its streams beyond 64 KiB.
 
-The connection's window is given back on receipt; what a connection can make us hold is the sum of its streams' windows.
-A stream that has a large message coming is given room for all of it or waits its turn, so that no two large messages
-can stop each other half way.
+The window of the connection is returned on receipt, so the windows of its streams limit how much memory a connection
+can take. A stream that expects a large message gets room for all of it or waits for its turn, so that two large
+messages cannot block each other half way.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ class Receiving:
     __slots__ = ("_credit", "_sending", "_waiting", "reserved")
 
     def __init__(self, sending: Sending) -> None:
-        self.reserved = 0  # bytes of all streams
+        self.reserved = 0  # bytes reserved by all streams
         self._credit = HTTP2_CONNECTION_WINDOW_BYTES
         self._sending = sending
-        self._waiting: dict[int, tuple[Stream, int]] = {}  # streams whose message did not fit what was left
+        self._waiting: dict[int, tuple[Stream, int]] = {}  # streams whose message did not fit into the rest
 
-    def took(self, size: int) -> None:
-        """So many bytes of DATA came, of whichever stream. Half the window is many frames: it is never used up."""
+    def received(self, size: int) -> None:
+        """Counts received DATA of any stream. The window is renewed when half of it is used, so it never runs out."""
         self._credit -= size
         if self._credit < HTTP2_CONNECTION_WINDOW_BYTES // 2:
             self._sending.output.append(window_update(0, HTTP2_CONNECTION_WINDOW_BYTES - self._credit))
             self._credit = HTTP2_CONNECTION_WINDOW_BYTES
 
     def expect(self, stream: Stream, size: int) -> None:
-        """Lets the client send `size` more bytes on a stream, now or when others are done."""
+        """Lets the client send `size` more bytes on a stream, now or when other streams have made room."""
         missing = size - stream.credit
         if missing <= 0:
             return
         assert missing <= HTTP2_RESERVED_BYTES_MAX, "the host bounds its messages"
-        self._waiting[stream.number] = (stream, missing)  # whoever waits already keeps its place
+        self._waiting[stream.number] = (stream, missing)  # a stream that waits already keeps its position
         self._serve()
 
     def give_back(self, stream: Stream, size: int) -> None:
-        """The host is done with so many bytes of a stream."""
+        """The host has processed this many bytes of a stream."""
         assert size <= stream.held, "more bytes are returned than were received"
         stream.held -= size
         still = max(0, stream.held + stream.credit - WINDOW_BYTES)
@@ -52,7 +52,7 @@ class Receiving:
             self._grant(stream, missing)
 
     def drop(self, stream: Stream) -> None:
-        """The stream is gone: what it was given is free for others."""
+        """Frees what a stream that has ended had reserved."""
         self._waiting.pop(stream.number, None)
         if stream.reserved:
             self._release(stream, stream.reserved)

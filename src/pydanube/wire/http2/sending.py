@@ -1,7 +1,7 @@
-"""What goes out: frames, the client's windows, and what waits for them.
+"""Outgoing frames, the client's windows, and the data that waits for them.
 
-Streams that wait take turns, a frame each, so a large answer does not stall the small ones. What waits is bounded per
-stream and per connection; the host asks for `room` before it sends. Never sends a byte that a window does not allow.
+Waiting streams take turns, a frame each, so that a large response does not stall small ones. Queues are limited per
+stream and per connection: the host checks `room` before it sends. No byte is sent that a window does not allow.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pydanube.wire.http2.frames import END_HEADERS, END_STREAM, FRAME_BYTES, HEA
 from pydanube.wire.http2.stream import Stream
 
 _HEADERS = 1
-_RESIZE_TO_NOTHING = b"\x20"  # RFC 7541 (6.3): we use no dynamic table, which fits whatever the client allows
+_RESIZE_TO_NOTHING = b"\x20"  # RFC 7541 (6.3): we use no dynamic table, so any limit of the client is kept
 
 
 class Sending:
-    """The outgoing half of one connection. Calls that end a stream say so; its owner then closes it."""
+    """The outgoing half of one connection. Methods that end a stream return so, and its owner then closes it."""
 
     __slots__ = (
         "_grown_max",
@@ -37,30 +37,30 @@ class Sending:
 
     def __init__(self) -> None:
         self.output: list[bytes] = []
-        self.frames = 0  # of DATA, sent so far
+        self.frames = 0  # DATA frames sent so far
         self.window = WINDOW_BYTES  # of the connection
-        self.initial_window = WINDOW_BYTES  # of every stream: what each may send is this and what it has `grown`
-        self.paused = False  # the socket takes no more; data waits as if there were no window
-        self.resize = False  # the next header block must say that our table fits the client's smaller one
+        self.initial_window = WINDOW_BYTES  # of every stream, which may send this plus what it has `grown`
+        self.paused = False  # the socket's buffer is full; data waits as if there were no window
+        self.resize = False  # the next header block must acknowledge the client's smaller table
         self.queued = 0  # bytes waiting in all streams
-        self.woken: list[int] = []  # streams that were told of no room, and have some again
-        self._ready: dict[int, Stream] = {}  # with data, waiting for the connection's window
-        self._stalled: dict[int, Stream] = {}  # with data, waiting for a window of their own
-        self._grown_max = 0  # no stream has grown more
-        self._starving: dict[int, None] = {}  # streams that found the connection's queues full
+        self.woken: list[int] = []  # streams that had no room, and have some again
+        self._ready: dict[int, Stream] = {}  # streams with data that waits for the window of the connection
+        self._stalled: dict[int, Stream] = {}  # streams with data that waits for their own window
+        self._grown_max = 0  # an upper bound of `grown` of all streams
+        self._starving: dict[int, None] = {}  # streams that had no room because all queues together were full
 
-    # -- what the host sends ----------------------------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------------------------
 
     def headers(self, stream: Stream, block: bytes, end: bool) -> None:
-        """One HEADERS frame; it needs no window."""
+        """Sends one HEADERS frame, which needs no window."""
         if self.resize:
             block, self.resize = _RESIZE_TO_NOTHING + block, False
-        assert len(block) <= FRAME_BYTES, "our own headers fit one frame"
+        assert len(block) <= FRAME_BYTES, "our own headers fit into one frame"
         flags = END_HEADERS | END_STREAM if end else END_HEADERS
         self.output.append(HEADER.pack(len(block) << 8 | _HEADERS, flags, stream.number) + block)
 
     def data(self, stream: Stream, data: bytes, end: bool) -> bool:
-        """Sends what the windows allow and queues the rest. True if the stream ended with it."""
+        """Sends what the windows allow and queues the rest. Returns whether the stream has ended."""
         size = len(data)
         own = self.initial_window + stream.grown
         allowed = size <= own and size <= self.window and size <= FRAME_BYTES and not self.paused
@@ -80,7 +80,7 @@ class Sending:
         return self._push(stream)
 
     def trailers(self, stream: Stream, block: bytes) -> bool:
-        """Headers that end the stream, behind all that waits. True if it ended with them."""
+        """Sends headers that end the stream, after the queued data. Returns whether the stream has ended."""
         if stream.queued:
             stream.ending = block
             return False
@@ -88,7 +88,7 @@ class Sending:
         return True
 
     def answer(self, stream: Stream, head: bytes, data: bytes, trailers: bytes) -> bool:
-        """A whole answer: one buffer when the windows allow it, as they nearly always do."""
+        """Sends a whole response, as one buffer if the windows allow it. Returns whether the stream has ended."""
         size = len(data)
         own = self.initial_window + stream.grown
         if size > own or size > self.window or size > FRAME_BYTES or self.paused or self.resize:
@@ -109,7 +109,7 @@ class Sending:
         return True
 
     def room(self, stream: Stream) -> int:
-        """Bytes that may be handed in now. Whoever is told 0 is in `woken` when there is room again."""
+        """How many bytes the host may send now. A stream with 0 is in `woken` once there is room again."""
         own = HTTP2_STREAM_QUEUE_BYTES_MAX - stream.queued
         if own <= 0:
             stream.starving = True
@@ -120,24 +120,24 @@ class Sending:
             return 0
         return min(own, everyone)
 
-    # -- what the client allows -------------------------------------------------------------------------------------
+    # -- windows ----------------------------------------------------------------------------------------------------
 
     @property
     def stalled(self) -> int:
-        """Streams whose data waits for a window of their own."""
+        """How many streams have data that waits for their own window."""
         return len(self._stalled)
 
     def grow(self, stream: Stream, size: int) -> bool:
-        """The client allows a stream more. True if the stream ended with what went out."""
+        """Enlarges the window of a stream. Returns whether the stream has ended with the data that was sent."""
         stream.grown += size
         if stream.grown > self._grown_max:
             self._grown_max = stream.grown
         return bool(stream.queued) and self._push(stream)
 
     def set_initial_window(self, window: int, streams: Iterable[Stream]) -> list[Stream] | None:
-        """Moves the window of every stream at once, even below zero. The streams that ended; None if one is too large.
+        """Changes the windows of all streams, even below zero. Returns those that ended, or None if one is too large.
 
-        Looks only at those that wait for it, unless one may be too large.
+        Only looks at streams that wait for it, unless one may be too large.
         """
         grew = window > self.initial_window
         self.initial_window = window
@@ -150,7 +150,7 @@ class Sending:
         return [stream for stream in list(self._stalled.values()) if self._push(stream)]
 
     def flush(self) -> list[Stream]:
-        """Sends what waits for the connection, in turns. The streams that ended with it."""
+        """Sends data that waits for the connection, in turns. Returns the streams that ended."""
         ended = []
         while self._ready and self.window > 0 and not self.paused:
             stream = self._ready.pop(next(iter(self._ready)))
@@ -164,12 +164,12 @@ class Sending:
         return ended
 
     def drop(self, stream: Stream) -> None:
-        """Forgets what waits of a stream that is gone."""
+        """Drops the queue of a stream that has ended."""
         self._ready.pop(stream.number, None)
         self._stalled.pop(stream.number, None)
         self._starving.pop(stream.number, None)
         if stream.queued:
-            self._gone(stream.queued)
+            self._dequeued(stream.queued)
             stream.queued = 0
 
     def _push(self, stream: Stream) -> bool:
@@ -189,7 +189,7 @@ class Sending:
         return self._end(stream)
 
     def _frame(self, stream: Stream) -> None:
-        """One DATA frame of what waits: several small pieces together, or a part of a large one."""
+        """Sends one DATA frame of the queue: several small pieces together, or a part of a large one."""
         assert stream.queue is not None
         room = size = min(self.initial_window + stream.grown, self.window, FRAME_BYTES, stream.queued)
         parts: list[bytes | memoryview] = []
@@ -205,7 +205,7 @@ class Sending:
         self.window -= size
         self.frames += 1
         stream.queued -= size
-        self._gone(size)
+        self._dequeued(size)
         if stream.starving and stream.queued <= HTTP2_STREAM_QUEUE_BYTES_MAX // 2:
             stream.starving = False
             self.woken.append(stream.number)
@@ -213,12 +213,12 @@ class Sending:
         self.output.append(HEADER.pack(size << 8, end, stream.number) + b"".join(parts))
 
     def _end(self, stream: Stream) -> bool:
-        """Behind the last of the data: the trailers, if there are any. True if the stream has ended."""
+        """After the last data, sends the trailers, if there are any. Returns whether the stream has ended."""
         if stream.ending:
             self.headers(stream, stream.ending, True)
         return stream.ending is not None
 
-    def _gone(self, size: int) -> None:
+    def _dequeued(self, size: int) -> None:
         self.queued -= size
         if self._starving and self.queued <= HTTP2_QUEUE_BYTES_MAX // 2:
             self.woken.extend(self._starving)

@@ -1,6 +1,6 @@
 """The streams of one connection: which are open, and which we ended before the client did.
 
-Every way in which a stream can end leads through here, so that what it held is free again. Never reads a frame.
+However a stream ends, it ends here, so that what it held is freed. Frames are read in `reading`.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ class StreamTable:
 
     def __init__(self) -> None:
         self.open: dict[int, Stream] = {}
-        self.forgotten: dict[int, None] = {}  # the client may not know yet that they ended: their late frames pass
+        self.forgotten: dict[int, None] = {}  # ended, perhaps unknown to the client: late frames are ignored
         self.sending = Sending()
         self.receiving = Receiving(self.sending)
 
     def answerable(self, number: int) -> Stream | None:
-        """The stream, if it is there and its answer has not ended."""
+        """The stream, if it is open and its response has not ended."""
         stream = self.open.get(number)
         return stream if stream is not None and stream.ending is None else None
 
     def finish(self, stream: Stream) -> None:
-        """Our side has ended. A client that is still sending is told to stop (RFC 9113, 8.1)."""
+        """Closes a stream whose response is complete. A client that still sends is told to stop (RFC 9113, 8.1)."""
         self.close(stream)
         if stream.receiving:
             self.forget(stream.number, ErrorCode.NO_ERROR)
 
     def flush(self) -> None:
-        """Sends what waits for the connection's window."""
+        """Sends data that waits for the window of the connection."""
         for stream in self.sending.flush():
             self.finish(stream)
 
     def reset(self, number: int, code: int) -> bool:
-        """Ends a stream on both sides. False if it was not open."""
+        """Ends a stream in both directions. Returns whether it was open."""
         stream = self.open.get(number)
         if stream is not None:
             self.close(stream)
@@ -59,6 +59,6 @@ class StreamTable:
             del self.forgotten[next(iter(self.forgotten))]
 
     def clear(self) -> None:
-        """The connection is over."""
+        """Closes all streams at the end of the connection."""
         for stream in list(self.open.values()):
             self.close(stream)

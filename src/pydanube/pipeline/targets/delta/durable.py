@@ -26,7 +26,7 @@ from deltalake import DeltaTable, PostCommitHookProperties
 
 from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import TargetFailed
-from pydanube.pipeline.targets.files.target import LocalFolder, folder_at, make_folders
+from pydanube.pipeline.targets.files.folders import LocalFolder, folder_at, make_folders
 
 log = logging.getLogger(__name__)
 ENTRIES = 100  # that a process which has just started looks at: as many as there are between two checkpoints

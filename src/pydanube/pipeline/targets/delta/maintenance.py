@@ -23,8 +23,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from pydanube.base.errors import TargetFailed
 from pydanube.pipeline.targets.delta.durable import hooks_for
-from pydanube.pipeline.targets.files.files import Files, WrittenFile, text_of
-from pydanube.pipeline.targets.files.target import folder_at
+from pydanube.pipeline.targets.files.folders import folder_at
+from pydanube.pipeline.targets.files.parquet_files import ParquetFiles, WrittenFile, text_of
 from pydanube.pipeline.targets.maintenance import Maintenance, groups
 
 HOUR_SECONDS = 3_600
@@ -93,7 +93,7 @@ def _merge(uri: str, table: DeltaTable, group: Sequence[ListedFile]) -> bool:
     values = group[0].values
     schema = pa.schema(table.schema().to_arrow())
     rest = pa.schema([field for field in schema if field.name not in dict(values)])
-    files = Files(uri, rest, f"merged-{uuid4().hex}", stats=True, below=_folder_of(group[0]))
+    files = ParquetFiles(uri, rest, f"merged-{uuid4().hex}", stats=True, below=_folder_of(group[0]))
     try:
         rows = sum(_copied(uri, each, rest, files) for each in group)
         written = files.finish() or []
@@ -114,7 +114,7 @@ def _folder_of(file: ListedFile) -> str:
     return file.path.rpartition("/")[0]
 
 
-def _copied(uri: str, file: ListedFile, schema: pa.Schema, files: Files) -> int:
+def _copied(uri: str, file: ListedFile, schema: pa.Schema, files: ParquetFiles) -> int:
     content = folder_at(uri).read(file.path)
     if content is None:
         raise TargetFailed(f"a file of the table is gone: {file.path}")

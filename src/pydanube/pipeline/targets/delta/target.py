@@ -44,10 +44,17 @@ from pydanube.pipeline.targets.delta.table import (
     missing_columns,
     never_null,
 )
-from pydanube.pipeline.targets.files.files import Files, WrittenFile, check_partition_columns
-from pydanube.pipeline.targets.files.target import LocalFolder, Troubles, delta_place, folder_at, identity_of, place_of
+from pydanube.pipeline.targets.files.folders import (
+    ErrorTexts,
+    LocalFolder,
+    delta_place,
+    folder_at,
+    identity_of,
+    place_of,
+)
+from pydanube.pipeline.targets.files.parquet_files import ParquetFiles, WrittenFile, check_partition_columns
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
-from pydanube.pipeline.targets.record import Mark, Verdict, judge
+from pydanube.pipeline.targets.mark import Mark, Verdict, judge
 from pydanube.pipeline.targets.target import CHANGE, pause, with_change
 from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows, split_deleted
 
@@ -108,10 +115,10 @@ class DeltaTarget:
                 self._settle(table, table.version())
             self._fitting(schema, changes_rows=bool(self.keys))
 
-    def open(self, mark: Mark, schema: pa.Schema, task: str) -> Files:
+    def open(self, mark: Mark, schema: pa.Schema, task: str) -> ParquetFiles:
         if self.keys:
-            return Files(self.uri, schema, task, stats=True, file_bytes=UPSERT_FILE_BYTES)
-        return Files(self.uri, schema, task, self.partition_by, stats=True)
+            return ParquetFiles(self.uri, schema, task, stats=True, file_bytes=UPSERT_FILE_BYTES)
+        return ParquetFiles(self.uri, schema, task, self.partition_by, stats=True)
 
     def commit(
         self,
@@ -326,8 +333,8 @@ class DeltaTarget:
                 raise
             raise TargetFailed(f"{self.label}: {self._troubles().text(error)}") from None
 
-    def _troubles(self) -> Troubles:
-        return Troubles(place_of(self.uri))
+    def _troubles(self) -> ErrorTexts:
+        return ErrorTexts(place_of(self.uri))
 
 
 def _add(file: WrittenFile) -> AddAction:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pydanube.base.errors import DanubeError, SchemaMismatch, TargetFailed
-from pydanube.pipeline.targets.files.files import Files, WrittenFile, check_partition_columns
-from pydanube.pipeline.targets.files.target import Folder, folder_at, identity_of
-from pydanube.pipeline.targets.record import Mark, Verdict, judge
+from pydanube.pipeline.targets.files.folders import Folder, folder_at, identity_of
+from pydanube.pipeline.targets.files.parquet_files import ParquetFiles, WrittenFile, check_partition_columns
+from pydanube.pipeline.targets.mark import Mark, Verdict, judge
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,8 +64,8 @@ class ParquetTarget:
             if (last := decisions.last()) is not None:
                 decisions.carry_out(last)  # whoever it is of
 
-    def open(self, mark: Mark, schema: pa.Schema, task: str) -> Files:
-        return Files(self.uri, schema, task, self.partition_by, below=f"{_own(mark)}/staged")
+    def open(self, mark: Mark, schema: pa.Schema, task: str) -> ParquetFiles:
+        return ParquetFiles(self.uri, schema, task, self.partition_by, below=f"{_own(mark)}/staged")
 
     def commit(
         self,

@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io import OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from pydanube.pipeline.targets.files.target import SyncedFile, make_folders
+from pydanube.pipeline.targets.files.folders import SyncedFile, make_folders
 
 IO_SETTING = "py-io-impl"
 SYNCED_IO = "pydanube.pipeline.targets.iceberg.io.SyncedFileIO"

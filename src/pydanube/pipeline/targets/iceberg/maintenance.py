@@ -18,12 +18,12 @@ from pydanube.base.errors import TargetFailed
 from pydanube.pipeline.targets.iceberg.expiry import clean, due
 from pydanube.pipeline.targets.iceberg.files import IcebergFiles, Layout, StagedFile, remove
 from pydanube.pipeline.targets.iceberg.library import LeanTransaction, without_retries
-from pydanube.pipeline.targets.iceberg.table import TablePlace, check_features
+from pydanube.pipeline.targets.iceberg.table import TableAddress, check_features
 from pydanube.pipeline.targets.iceberg.upsert import all_files, scanned
 from pydanube.pipeline.targets.maintenance import Maintenance, groups
 
 
-def maintain(place: TablePlace, wanted: Maintenance) -> None:
+def maintain(place: TableAddress, wanted: Maintenance) -> None:
     """Raises whatever catalog and storage do. Snapshots end with commits, those of batches as well as these."""
     if not wanted.compact:
         return

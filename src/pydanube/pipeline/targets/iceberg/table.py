@@ -44,11 +44,11 @@ from pydanube.base.errors import (
     TargetRefused,
 )
 from pydanube.base.redaction import is_secret
-from pydanube.pipeline.targets.files.target import LocalFolder, Troubles
+from pydanube.pipeline.targets.files.folders import ErrorTexts, LocalFolder
 from pydanube.pipeline.targets.iceberg.expiry import EXPIRY_PROPERTIES
+from pydanube.pipeline.targets.iceberg.identity import iceberg_identity, sqlite_file
 from pydanube.pipeline.targets.iceberg.io import sync_commits, synced_settings
 from pydanube.pipeline.targets.iceberg.types import check_partition, missing_columns, new_table
-from pydanube.pipeline.targets.identity import iceberg_identity, sqlite_file
 from pydanube.pipeline.targets.upsert import check_upsert
 
 CATALOGS_MAX = 8  # open in one process
@@ -67,7 +67,7 @@ _URI = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class TablePlace:
+class TableAddress:
     """Which table of which catalog: by the catalog's name, or by its type and place. Holds no credential."""
 
     table: tuple[str, ...]
@@ -140,14 +140,14 @@ def _check_uri(name: str, text: str) -> None:
         raise OptionInvalid(f"the {name} of an iceberg sink has a password; {_IN_THE_ENVIRONMENT}")
 
 
-class _Troubles(Troubles):
+class _ErrorTexts(ErrorTexts):
     def __init__(self, secrets: Sequence[str]) -> None:
         super().__init__()
         self._secrets = sorted(secrets, key=len, reverse=True)
 
 
-def typed(error: Exception, place: TablePlace) -> DanubeError:
-    troubles = _Troubles(_secrets(place))
+def typed(error: Exception, place: TableAddress) -> DanubeError:
+    troubles = _ErrorTexts(_secrets(place))
     if isinstance(error, _REFUSED) or _READ_ONLY.search(str(error)):
         return TargetRefused(f"{place.label}: {troubles.text(error)}")
     return troubles.typed(error, place.label)
@@ -155,10 +155,10 @@ def typed(error: Exception, place: TablePlace) -> DanubeError:
 
 # -- catalogs ----------------------------------------------------------------------------------------------------------
 
-_catalogs: dict[tuple[int, TablePlace], Catalog] = {}  # by process: connections are not for those that were forked
+_catalogs: dict[tuple[int, TableAddress], Catalog] = {}  # by process: connections are not for those that were forked
 
 
-def open_catalog(place: TablePlace) -> Catalog:
+def open_catalog(place: TableAddress) -> Catalog:
     key = os.getpid(), place
     if key not in _catalogs:
         if len(_catalogs) >= CATALOGS_MAX:
@@ -169,19 +169,19 @@ def open_catalog(place: TablePlace) -> Catalog:
     return _catalogs[key]
 
 
-def close_catalog(place: TablePlace) -> None:
+def close_catalog(place: TableAddress) -> None:
     """The next one to ask gets a new connection."""
     _close((os.getpid(), place))
 
 
-def _close(key: tuple[int, TablePlace]) -> None:
+def _close(key: tuple[int, TableAddress]) -> None:
     catalog = _catalogs.pop(key, None)
     if catalog is not None and key[0] == os.getpid():
         with suppress(Exception):
             catalog.close()
 
 
-def _settings(place: TablePlace, environment: Mapping[str, str]) -> dict[str, str]:
+def _settings(place: TableAddress, environment: Mapping[str, str]) -> dict[str, str]:
     """What was given, and of the environment where the storage is; who goes there, its own library finds."""
     given = {"type": place.type, "uri": place.uri, "warehouse": place.warehouse}
     settings = {name: text for name, text in given.items() if text is not None}
@@ -201,7 +201,7 @@ _S3 = {
 }
 
 
-def _secrets(place: TablePlace) -> list[str]:
+def _secrets(place: TableAddress) -> list[str]:
     """What must be in no text."""
     catalog = _catalogs.get((os.getpid(), place))
     found = [text for name, text in os.environ.items() if name.startswith("PYICEBERG_") and is_secret(name.lower())]
@@ -224,7 +224,7 @@ class Wanted:
     sequence_by: str | None = None
 
 
-def check_table(place: TablePlace, wanted: Wanted) -> bool:
+def check_table(place: TableAddress, wanted: Wanted) -> bool:
     """Whether there is something to make: the table, or columns. Leaves nothing, not even a catalog's new file."""
     if wanted.keys:
         check_upsert(wanted.rows, wanted.keys, wanted.sequence_by)
@@ -242,7 +242,7 @@ def check_table(place: TablePlace, wanted: Wanted) -> bool:
     return bool(missing_columns(wanted.rows, table.schema(), place.label))
 
 
-def _found(place: TablePlace) -> Table | None:
+def _found(place: TableAddress) -> Table | None:
     file = sqlite_file(place.where)
     if file is not None and not os.path.exists(file) and os.path.isdir(os.path.dirname(file)):
         _check_folder(os.path.dirname(file), place.label)
@@ -253,7 +253,7 @@ def _found(place: TablePlace) -> Table | None:
         return None
 
 
-def prepare_table(place: TablePlace, wanted: Wanted) -> Table:
+def prepare_table(place: TableAddress, wanted: Wanted) -> Table:
     """Makes the table if there is none; else adds columns if that is wanted. It was checked before."""
     catalog = open_catalog(place)
     try:
@@ -285,7 +285,7 @@ def check_columns(table: Table, rows: pa.Schema, label: str) -> None:
         raise SchemaMismatch(f"{label} has no column {names}; merge_schema adds what is missing")
 
 
-def _create(catalog: Catalog, place: TablePlace, wanted: Wanted) -> Table:
+def _create(catalog: Catalog, place: TableAddress, wanted: Wanted) -> Table:
     schema, spec = new_table(wanted.rows, wanted.partition_by)
     for length in range(1, len(place.table)):
         with suppress(NamespaceAlreadyExistsError):

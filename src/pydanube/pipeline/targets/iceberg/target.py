@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,13 +20,13 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.properties import property_as_bool
 
-from pydanube.base.errors import OptionInvalid, TargetFailed, TargetRefused
+from pydanube.base.errors import TargetFailed, TargetRefused
 from pydanube.pipeline.targets.iceberg.expiry import clean, due
 from pydanube.pipeline.targets.iceberg.files import IcebergFiles, Layout, StagedFile, columns_of, remove
 from pydanube.pipeline.targets.iceberg.library import LeanTransaction, without_retries
 from pydanube.pipeline.targets.iceberg.maintenance import maintain
 from pydanube.pipeline.targets.iceberg.table import (
-    TablePlace,
+    TableAddress,
     Wanted,
     check_columns,
     check_features,
@@ -36,7 +36,7 @@ from pydanube.pipeline.targets.iceberg.table import (
 )
 from pydanube.pipeline.targets.iceberg.upsert import DELETES, Change, all_files, upserted
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
-from pydanube.pipeline.targets.record import Mark, Verdict, judge
+from pydanube.pipeline.targets.mark import Mark, Verdict, judge
 from pydanube.pipeline.targets.target import CHANGE, pause, with_change, with_nulls
 
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
@@ -45,20 +45,6 @@ FILES_MAX = 100_000  # of one batch
 SOURCE_CHARACTERS_MAX = 1_000  # that a table remembers; of longer ones it has the hash
 LAYOUT_SECONDS = 300.0  # that a worker takes the table to be the same; whether it is so, the driver checks
 LAYOUTS_MAX = 16
-_KEYS = (
-    "kind",
-    "table",
-    "catalog",
-    "type",
-    "uri",
-    "warehouse",
-    "properties",
-    "partition_by",
-    "merge_schema",
-    "upsert",
-    "maintain",
-)
-_SHOWN_CHARACTERS = 60
 
 _layouts: dict[tuple[Any, ...], tuple[float, Layout]] = {}
 
@@ -67,38 +53,12 @@ _layouts: dict[tuple[Any, ...], tuple[float, Layout]] = {}
 class IcebergTarget:
     """With `keys` rows replace those of the table with the same values in these columns."""
 
-    place: TablePlace
+    place: TableAddress
     partition_by: tuple[str, ...] = ()
     merge_schema: bool = False
     keys: tuple[str, ...] = ()
     sequence_by: str | None = None
     maintenance: Maintenance = NO_MAINTENANCE
-
-    @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> IcebergTarget:
-        """Raises `OptionInvalid`."""
-        if unknown := sorted(set(spec) - set(_KEYS)):
-            raise OptionInvalid(
-                f"a target iceberg has no {unknown[0][:_SHOWN_CHARACTERS]!r}; it has {', '.join(_KEYS)}"
-            )
-        texts = {name: spec.get(name) for name in ("catalog", "type", "uri", "warehouse")}
-        for name, text in (("table", spec.get("table") or ""), *texts.items()):
-            _check(text is None or isinstance(text, str), f"a target iceberg: {name} must be a string")
-        properties = spec.get("properties") or {}
-        sound = isinstance(properties, dict) and all(
-            isinstance(each, str) for pair in properties.items() for each in pair
-        )
-        _check(sound, "a target iceberg: properties must map names to strings")
-        table = tuple(str(spec.get("table") or "").split("."))
-        place = TablePlace(table, **texts, properties=tuple(sorted(properties.items())))
-        place.check()
-        columns, merge_schema = spec.get("partition_by") or [], spec.get("merge_schema", False)
-        _check(
-            _names(columns) and len(set(columns)) == len(columns), "partition_by must be a list of columns, each once"
-        )
-        _check(isinstance(merge_schema, bool), "merge_schema must be true or false")
-        maintenance = Maintenance.of(spec.get("maintain"))
-        return cls(place, tuple(columns), merge_schema, *_upsert(spec.get("upsert")), maintenance)
 
     @property
     def label(self) -> str:
@@ -212,7 +172,7 @@ class IcebergTarget:
 class _Told:
     """A `Stager` with errors of ours only."""
 
-    def __init__(self, place: TablePlace, files: IcebergFiles) -> None:
+    def __init__(self, place: TableAddress, files: IcebergFiles) -> None:
         self._place = place
         self._files = files
 
@@ -296,27 +256,3 @@ def replace_source(mark: Mark) -> Mark:
     if len(mark.source) <= SOURCE_CHARACTERS_MAX:
         return mark
     return replace(mark, source=f"sha256:{hashlib.sha256(mark.source.encode()).hexdigest()}")
-
-
-# -- what was given ----------------------------------------------------------------------------------------------------
-
-
-def _upsert(given: Any) -> tuple[tuple[str, ...], str | None]:
-    if given is None:
-        return (), None
-    _check(
-        isinstance(given, dict) and not set(given) - {"keys", "sequence_by"}, "upsert takes only keys and sequence_by"
-    )
-    keys, sequence_by = given.get("keys"), given.get("sequence_by")
-    _check(_names(keys) and len(keys) > 0, "upsert: keys must be one or more columns")
-    _check(sequence_by is None or isinstance(sequence_by, str), "upsert: sequence_by must be a column")
-    return tuple(keys), sequence_by
-
-
-def _names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) and each for each in value)
-
-
-def _check(sound: bool, otherwise: str) -> None:
-    if not sound:
-        raise OptionInvalid(otherwise)

@@ -1,0 +1,82 @@
+"""Makes, seals and recovers the ledgers of one stream. The catalogue has every decision before a node hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydanube.base.errors import DanubeError
+from pydanube.ports.clock import Clock
+from pydanube.ports.storage import StorageNodes
+from pydanube.storage.stream.ownership import Ownership
+from pydanube.storage.stream.recovery import recover_ledger
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.writer import LedgerWriter, looked_at
+from pydanube.stream.record import LedgerRecord, Phase, new_ledger
+
+
+class LedgerLifecycle:
+    """For one owner of a stream, which calls `make`, `seal` and `recover` while it holds `Ownership.changing`."""
+
+    def __init__(self, ownership: Ownership, nodes: StorageNodes, clock: Clock, settings: StreamSettings) -> None:
+        self._ownership = ownership
+        self._nodes = nodes
+        self._clock = clock
+        self._settings = settings
+
+    def writer(self, first: int, failed: Callable[[DanubeError], None]) -> LedgerWriter:
+        """For a ledger that is yet to be made; `failed` is called when it can no longer be written."""
+        return LedgerWriter(self._ownership.epoch, first, self._nodes, failed)
+
+    def choose_nodes(self) -> None:
+        """Raises `TooManyLedgers` if the nodes can take no more."""
+        self._nodes.choose(self._settings.copies.replicas, reserve=self._settings.reserve)
+
+    async def make(self, writer: LedgerWriter) -> float:
+        """Makes the writer's ledger, and says when, on the monotonic clock."""
+        ownership, settings = self._ownership, self._settings
+        nodes = tuple(self._nodes.choose(settings.copies.replicas, reserve=settings.reserve))
+        ledger_id = await ownership.next_ledger_id()
+        first = ownership.record.next_offset
+        ledger = new_ledger(ledger_id, ownership.epoch, first, nodes, settings.copies, settings.durability)
+        await ownership.store(ownership.record.opened(ownership.epoch, ledger, settings.ledgers_listed))
+        made = self._clock.monotonic()
+        await writer.begin(ledger)
+        return made
+
+    async def seal(self, writer: LedgerWriter, last: int, correction: int | None = None) -> None:
+        """A clean end without recovery: all appends are confirmed, up to `last`, and the nodes are told separately.
+
+        With a `correction`, append times continue from there in the next ledger.
+        """
+        record, epoch, end = self._ownership.record, self._ownership.epoch, writer.next_offset
+        record = record.sealed(epoch, writer.record.id, last, end, bytes=writer.bytes, newest=writer.newest)
+        if correction is not None and correction < record.newest:
+            record = record.time_corrected(epoch, end, correction)
+        await self._ownership.store(record)
+
+    async def recover(self, newest: int) -> None:
+        """Decides where the ledger that was left open ends. `newest` is the last append time this owner knows of."""
+        ownership = self._ownership
+        ledger = ownership.record.unsealed
+        assert ledger is not None
+        if ledger.epoch >= ownership.epoch and ledger.phase is Phase.OPEN:
+            await ownership.renew()  # our own ledger failed: a new epoch fences it
+        await ownership.store(ownership.record.recovering(ownership.epoch))  # also shows whether we are still the owner
+        ending = await recover_ledger(ledger, ownership.epoch, self._nodes)
+        sealed = ownership.record.sealed(
+            ownership.epoch,
+            ledger.id,
+            ending.last,
+            ending.next_offset,
+            bytes=ending.bytes,
+            newest=ending.newest or max(newest, self._clock.wall()),  # unknown: rather too late than too early
+            unknown_from=ending.unknown_from,
+        )
+        await ownership.store(sealed)
+        self.tell_nodes(ledger, ending.last)
+
+    def tell_nodes(self, ledger: LedgerRecord, last: int) -> None:
+        """Tells them where the ledger ends. Nobody waits for them: a node that misses it loses nothing."""
+        if last >= ledger.first:
+            for identity in ledger.nodes:
+                self._nodes.get(identity).seal(ledger.id, self._ownership.epoch, last).add_done_callback(looked_at)

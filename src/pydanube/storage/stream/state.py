@@ -1,0 +1,75 @@
+"""The states of a stream that somebody owns. It is in exactly one of them, and `NEXT` says what may follow.
+
+```
+            recovered, but lazy                first append
+  Opening ──────────────────────► Idle ──────────────────────► Beginning
+     │ ▲                                                         │   ▲
+     │ └── a ledger failed (from Open and Beginning)      begun  ▼   │ full, old
+     └──────────────────────────────────────────────────────────► Open
+```
+
+Any of them can become `TakenOver` or `Closed`, and nothing leads back from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydanube.base.errors import DanubeError
+from pydanube.storage.stream.writer import LedgerWriter
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutWriter:
+    """No ledger takes appends."""
+
+    writer: ClassVar[None] = None
+    why: DanubeError
+    ending: LedgerWriter | None = None  # the last ledger, while a stream that is closed waits for its last appends
+
+
+class Opening(WithoutWriter):
+    """The owner recovers the ledger that was left open and makes a new one, repeatedly until that works."""
+
+
+class Idle(WithoutWriter):
+    """Recovered, and without a ledger: the stream is lazy, or its nodes have too many. The next append makes one."""
+
+
+class TakenOver(WithoutWriter):
+    """Somebody else owns the stream."""
+
+
+class Closed(WithoutWriter):
+    """The owner has let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The next ledger is being made. Its writer takes batches and holds them back until the one before is sealed."""
+
+    writer: LedgerWriter
+    ending: LedgerWriter | None = None  # the ledger before; none if the stream was idle
+    correction: int | None = None  # the right time, if append times were ahead of it
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A ledger takes appends."""
+
+    ending: ClassVar[None] = None
+    writer: LedgerWriter
+    since: float  # when the ledger was made, on the monotonic clock
+
+
+State = WithoutWriter | Beginning | Open
+
+NEXT: dict[type[State], tuple[type[State], ...]] = {
+    Opening: (Opening, Idle, Open, TakenOver, Closed),
+    Idle: (Beginning, TakenOver, Closed),
+    Beginning: (Open, Opening, TakenOver, Closed),
+    Open: (Beginning, Opening, TakenOver, Closed),
+    TakenOver: (TakenOver, Closed),
+    Closed: (Closed,),
+}
