@@ -1,4 +1,4 @@
-"""Settings of the whole suite: property tests repeat exactly in CI, and explore elsewhere."""
+"""Settings of the whole suite. Property tests repeat the same examples in CI, and explore new ones elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ settings.register_profile("explore", deadline=None, print_blob=True)
 settings.register_profile("repeat", deadline=None, print_blob=True, derandomize=True)
 settings.load_profile("repeat" if os.environ.get("CI") else "explore")
 
-# Files whose tests take long one by one: they begin first, so that no process is left with one of them in the end.
+# Files with long tests. They start first, so that at the end no worker process is still busy with one.
 LONG = (
     "tests/pipeline/test_kills.py",
     "tests/spark/test_sink_kills.py",

@@ -38,7 +38,7 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"\bwhoever asks\b", "the caller"),
     (r"\bthat there are\b(?=\.|,|$)", "drop it"),
 )
-# Only of what a program says: its errors, logs and help texts. Docstrings may be terser.
+# Applied only to what a program says: its errors, logs and help texts. Docstrings may be terser.
 SPOKEN: tuple[tuple[str, str], ...] = (
     (r"(?<!there )\b(?:is|are) no (?!longer\b|more\b|other\b)[a-z]+", "is not a ..."),
     (r"\bcomes? twice\b|\b(?:is|are|would be) there twice\b", "is given twice"),
@@ -57,7 +57,7 @@ SPOKEN: tuple[tuple[str, str], ...] = (
     (r"\bfrom which on\b", "at which"),
     (r"\bcomes? with (?:query|batch)\b", "runs query ..., sent batch ..."),
 )
-# Of what people read: pages for users, alerts, and what a program says. Docstrings and internals may be terser.
+# Applied only to what users read: their pages, alerts, and what a program says. Internals may be terser.
 READ: tuple[tuple[str, str], ...] = (
     (r"\bcomes? again\b", "is delivered again"),
     (r"\bgo(?:es)? on\b(?! forever\b)", "continue(s)"),
@@ -77,7 +77,7 @@ Complaint = tuple[int, str, str]  # line, the phrase, what to write instead
 
 
 def complaints(text: str, line: int = 1, rules: Rules = RULES) -> Iterator[Complaint]:
-    """What is wrong with a piece of prose that begins at `line`. A phrase may run over the end of a line."""
+    """The complaints about a piece of prose that begins at `line`. A phrase may run over the end of a line."""
     flat = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
     joined = flat.replace("\n", " ")
     any_of_them, each = _compiled(rules)
@@ -90,19 +90,19 @@ def complaints(text: str, line: int = 1, rules: Rules = RULES) -> Iterator[Compl
 
 @cache
 def _compiled(rules: Rules) -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], str], ...]]:
-    """All in one, which is quick to say that nothing is wrong; and one by one."""
+    """One pattern for all rules, which quickly shows that nothing is wrong, and one for each rule."""
     together = re.compile("|".join(pattern for pattern, _ in rules), re.IGNORECASE)
     return together, tuple((re.compile(pattern, re.IGNORECASE), better) for pattern, better in rules)
 
 
 def of_markdown(text: str, rules: Rules = RULES) -> Iterator[Complaint]:
-    """Of the prose of a page: fenced blocks and inline code say what programs say."""
+    """Complaints about the prose of a page, without its fenced blocks and inline code."""
     blank = re.sub(r"^([ \t]*)(`{3,}|~{3,}).*?^\1\2[ \t]*$", _lines_only, text, flags=re.DOTALL | re.MULTILINE)
     yield from complaints(re.sub(r"`[^`\n]+`", "`x`", blank), rules=rules)
 
 
 def of_python(source: str) -> Iterator[Complaint]:
-    """Of what people see of a program: its docstrings, and the sentences in its strings."""
+    """Complaints about what people see of a program: its docstrings, and the sentences in its strings."""
     tree = ast.parse(source)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -113,7 +113,7 @@ def of_python(source: str) -> Iterator[Complaint]:
 
 
 def said_by(source: str) -> Iterator[str]:
-    """The sentences in a program's strings. What it fills in is `{}`."""
+    """The sentences in a program's strings, with `{}` for each value that is filled in."""
     tree = ast.parse(source)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):

@@ -1,13 +1,13 @@
-"""`pytest --quick`: what a change is tested with while it is being written. It leaves out, by itself:
+"""`pytest --quick` runs the tests that are fast enough to run while a change is being written. It leaves out:
 
-- files that import Spark, themselves or through a helper of the tests;
-- tests that start a process or listen on a port, themselves, in a fixture or in a helper: their code is looked through
-  for the names of what does (`STARTERS`), so that they cost nothing;
-- what takes long by its nature: the simulator's seeds, fuzzing, brokers that are attacked (`LONG_FILES`);
+- files that import Spark, directly or through a test helper;
+- tests that start a process or listen on a port, directly, in a fixture or in a helper. They are recognised by the
+  names in their code (`STARTERS`), without running them;
+- tests that take long by nature: the simulator's seeds, fuzzing, brokers under attack (`LONG_FILES`);
 - tests marked `slow`, because they take more than `TEST_SECONDS_MAX` of processor time.
 
-Property tests try few examples. A test that takes longer, listens or starts a process all the same, fails and says
-what to do, so the list keeps itself.
+Property tests try only a few examples. A selected test that still takes longer, listens or starts a process fails with
+a message that says what to do, so these rules stay up to date.
 """
 
 from __future__ import annotations
@@ -74,13 +74,11 @@ STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn
 LISTENS = "socket.bind"
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ ]([\w.]+)(?:[ ]import[ ](\([^)]*\)|.*))?", re.MULTILINE)
 _SETTINGS = "_hypothesis_internal_use_settings"  # of a property test, by its decorator
-HARMLESS = frozenset(
-    {"git", "java", "bash"}
-)  # they answer at once: which files there are, which version, which commands
+HARMLESS = frozenset({"git", "java", "bash"})  # programs that tests only ask for a list or a version
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="only what needs no process, server or Spark and is short")
+    parser.addoption("--quick", action="store_true", help="run only short tests that need no process, server or Spark")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -92,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def imported(source: str) -> Iterator[str]:
-    """The modules a source names, those inside of functions too."""
+    """The modules that a source file imports, also inside functions."""
     for module, names in _IMPORTED.findall(source):
         yield module
         yield from (f"{module}.{name}" for name in re.findall(r"\w+", names))
@@ -100,7 +98,7 @@ def imported(source: str) -> Iterator[str]:
 
 @cache
 def needs(path: Path) -> frozenset[str]:
-    """The packages a file of the tests imports, itself or through other files of the tests."""
+    """The packages that a test file imports, directly or through other files in `tests`."""
     seen, left, packages = {path}, [path], set[str]()
     while left:
         for name in imported(left.pop().read_text("utf-8")):
@@ -125,17 +123,17 @@ def is_long(path: Path) -> bool:
 
 
 def names_in(code: CodeType) -> set[str]:
-    """All that it mentions, functions inside of it too."""
+    """All names that the code mentions, also in nested functions."""
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     return {*code.co_names, *code.co_freevars}.union(*map(names_in, inner))
 
 
 @cache
 def starts(thing: Callable[..., object]) -> bool:
-    """Whether a function of the tests mentions what starts a process or listens, itself or through their helpers."""
+    """Whether a test function mentions a name that starts a process or listens, directly or through its helpers."""
     property_test = getattr(thing, "hypothesis", None)
     seen: list[object] = [inspect.unwrap(thing if property_test is None else property_test.inner_test)]
-    for each in seen:  # which grows meanwhile
+    for each in seen:  # the loop appends to this list
         if getattr(each, "__module__", None) in RUNNERS:
             return True
         if isinstance(each, type):
@@ -152,7 +150,7 @@ def starts(thing: Callable[..., object]) -> bool:
 
 
 def of_the_tests(thing: object) -> bool:
-    """A function or class that stands in a file of the tests, or runs a broker."""
+    """Whether it is a function or class in a test file, or one that runs a broker."""
     if not isinstance(thing, type) and not inspect.isfunction(thing):
         return False
     module = sys.modules.get(thing.__module__)
@@ -161,11 +159,11 @@ def of_the_tests(thing: object) -> bool:
 
 
 class Quick:
-    """The plugin of a quick run."""
+    """The pytest plugin of a quick run."""
 
     def __init__(self) -> None:
         self.testing = False
-        self.wanted: str | None = None  # what the test wanted and does not get
+        self.wanted: str | None = None  # the error for what the current test tried to do
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -177,9 +175,9 @@ class Quick:
             self._refuse("listens on a port")
 
     def _refuse(self, wanted: str) -> None:
-        """Skipped at once: not an `Exception`, so nobody takes it for a failure of their own."""
+        """Stops the test. A skip is not an `Exception`, so the test cannot catch it as an error of its own."""
         self.wanted = (
-            f"it {wanted}, and no name in its code says so: add one to STARTERS, or mark it with @pytest.mark.slow"
+            f"the test {wanted}, but no name in STARTERS shows it: add one, or mark the test with @pytest.mark.slow"
         )
         raise pytest.skip.Exception(wanted)
 
@@ -225,6 +223,6 @@ class Quick:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if self.wanted is not None:  # whatever the test made of it
+        if self.wanted is not None:  # whatever the outcome of the test was
             report.outcome, report.longrepr = "failed", self.wanted
         return report

@@ -1,13 +1,13 @@
 """A broker under load for as long as you like, with faults: `make soak MINUTES=60`.
 
-Two producers publish at 70 % of what the machine can do while consumers of all four subscription types read and
-acknowledge. In the first half the broker process is killed, stopped politely and paused at random; the second half has
-only pauses, so that the memory of one process can be watched. At the end everything is drained and checked:
+Two producers publish at 70 % of the rate that the machine can sustain, while consumers of all four subscription types
+read and acknowledge. In the first half the broker process is killed, stopped cleanly and paused at random; the second
+half has only pauses, so that the memory of one process can be watched. At the end everything is drained and checked:
 
 - every message with a receipt reached every subscription, and is stored once;
-- nothing came again after its ack was confirmed;
-- messages of a key came in order wherever the type promises order;
-- the broker's memory did not creep (judged from 20 minutes on).
+- no message was delivered again after its ack was confirmed;
+- messages with the same key were delivered in order, where the subscription type guarantees it;
+- the broker's memory did not grow steadily (checked in runs of at least 20 minutes).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SENT, CONFIRMED = 1, 2  # flags of a message; of a subscription SENT means that 
 
 @dataclass
 class Seen:
-    """What the outside was told, a byte a message."""
+    """What clients have observed, with one byte of flags for each message."""
 
     published: bytearray = field(default_factory=bytearray)
     arrived: dict[str, bytearray] = field(default_factory=lambda: {kind: bytearray() for kind in KINDS})
@@ -63,11 +63,11 @@ class Seen:
         flags.extend(bytes(max(0, max(numbers) + 1 - len(flags))))
         for number in numbers:
             if flags[number] & CONFIRMED:
-                self.wrong.append(f"{kind}: message {number} came again after its ack was confirmed")
+                self.wrong.append(f"{kind}: message {number} was delivered again after its ack was confirmed")
             if not flags[number]:
                 key = number % KEYS
                 if kind in ORDERED and number < newest[key]:
-                    self.wrong.append(f"{kind}: message {number} came after {newest[key]} of the same key")
+                    self.wrong.append(f"{kind}: message {number} was delivered after {newest[key]} of the same key")
                 newest[key] = max(newest[key], number)
             flags[number] |= SENT
 
@@ -87,7 +87,7 @@ class Seen:
 
 @dataclass
 class Pace:
-    """Messages a second of each producer; 0: as fast as it goes."""
+    """Messages per second of each producer; 0 is as fast as possible."""
 
     rate: float = 0.0
     stopped: bool = False
@@ -114,7 +114,7 @@ async def produce(producer: Producer, number: int, seen: Seen, pace: Pace) -> No
         task.add_done_callback(waiting.discard)
         number += PRODUCERS
         if pace.rate:
-            due = max(due + 1 / pace.rate, time.monotonic() - 1)  # an outage is not caught up with in one go
+            due = max(due + 1 / pace.rate, time.monotonic() - 1)  # an outage causes a burst of one second at most
             if due > time.monotonic():
                 await asyncio.sleep(due - time.monotonic())
     await asyncio.gather(*waiting)
@@ -131,7 +131,7 @@ async def consume(consumer: Consumer, kind: str, seen: Seen) -> None:
         try:
             await consumer.ack(batch)
         except DanubeError:
-            return  # it comes again
+            return  # the message will be delivered again
         seen.confirm(kind, numbers)
 
     async for batch in consumer.batches():
@@ -181,14 +181,14 @@ async def drain(client: Client, seen: Seen, tasks: list[asyncio.Task[None]]) -> 
         missing = {kind: seen.missing(kind) for kind in KINDS}
     for kind, numbers in missing.items():
         if numbers:
-            seen.wrong.append(f"{kind}: {len(numbers)} messages with a receipt never came, such as {numbers[0]}")
+            seen.wrong.append(f"{kind}: {len(numbers)} messages with a receipt never arrived, such as {numbers[0]}")
     end, stored = int((await client.admin.describe_topic(TOPIC))["end"]), sum(1 for flag in seen.published if flag)
     if end != stored:
-        seen.wrong.append(f"{end} messages are stored for {stored} that were sent")
+        seen.wrong.append(f"{end} messages are stored, but {stored} were sent")
 
 
 def creep(samples: list[tuple[float, float]]) -> str:
-    """What the memory did while one process was watched; raises when it crept."""
+    """Describes how the memory of one process developed; raises if it grew steadily."""
     if len(samples) < 2:
         return "not watched for long enough"
     times, sizes = zip(*samples, strict=True)
@@ -196,7 +196,7 @@ def creep(samples: list[tuple[float, float]]) -> str:
     slope = statistics.linear_regression(times, sizes).slope * passed
     text = f"{min(sizes):.0f} to {max(sizes):.0f} MiB over {passed:.0f} s, trend {slope:+.1f} MiB"
     if passed >= JUDGED_SECONDS_MIN and slope > CREEP_MAX * statistics.mean(sizes):
-        raise AssertionError(f"memory creeps: {text}")
+        raise AssertionError(f"memory grows steadily: {text}")
     return text
 
 
@@ -244,9 +244,9 @@ async def soak(directory: Path, seconds: float, rate: float) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="soak", description="Load with faults for as long as you like, then a check.")
+    parser = argparse.ArgumentParser(prog="soak", description="Put a broker under load with faults, then check it.")
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--rate", type=float, default=0.0, help="messages per second; by default 70 %% of what goes")
+    parser.add_argument("--rate", type=float, default=0.0, help="messages per second; by default 70 %% of the maximum")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="danube-soak-") as directory:
         wrong = asyncio.run(soak(Path(directory), chosen.minutes * 60, chosen.rate))

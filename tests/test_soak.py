@@ -21,7 +21,7 @@ def test_a_message_after_its_confirmed_ack_is_wrong() -> None:
     assert seen.wrong == []
     seen.confirm("shared", [3])
     seen.arrive("shared", [1, 3])
-    assert seen.wrong == ["shared: message 3 came again after its ack was confirmed"]
+    assert seen.wrong == ["shared: message 3 was delivered again after its ack was confirmed"]
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("shared", 0), ("failover", 1), ("key_shared", 1)])
@@ -43,5 +43,5 @@ def test_what_has_a_receipt_and_never_came_is_missing() -> None:
 def test_memory_that_creeps_is_noticed() -> None:
     flat = [(second, 100.0 + second % 7) for second in range(0, 1200, 5)]
     assert "trend" in creep(flat)
-    with pytest.raises(AssertionError, match="memory creeps"):
+    with pytest.raises(AssertionError, match="memory grows steadily"):
         creep([(second, 100.0 + second / 50) for second in range(0, 1200, 5)])

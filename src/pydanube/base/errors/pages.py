@@ -75,7 +75,7 @@ _PAGES = {
     "internals/sinks.md": "sink_blocked sink_conflict sink_expired too_many_sinks",
     "subscriptions.md": "subscription_option_invalid",
     "tiering.md#locations": "object_exists object_missing objects_refused",
-    "tiering.md#when-object-storage-is-slow-away-full-or-lost": (
+    "tiering.md#when-object-storage-is-slow-unavailable-full-or-lost": (
         "objects_failed segment_conflict segment_damaged segment_missing tier_busy"
     ),
 }
