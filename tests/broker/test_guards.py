@@ -43,7 +43,7 @@ LOOPS: dict[str, tuple[type, str]] = {  # and a step of each
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for where, name in [
         (house, "TICK_SECONDS"),
-        (room, "ROOM_LOOK_SECONDS"),
+        (room, "ROOM_CHECK_SECONDS"),
         (sinks, "TIDY_SECONDS"),
         (tiering, "TURN_SECONDS"),
         (module, "ROUND_FAILED_PAUSE_SECONDS"),
@@ -136,7 +136,7 @@ async def test_a_disk_that_cannot_be_measured_is_a_trouble_of_tiering_until_it_c
 async def test_what_fails_all_the_time_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
-    monkeypatch.setattr(module, "TOLD_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(module, "WARNING_REPEAT_SECONDS", 0.2)
     monkeypatch.setattr(module, "ROUND_FAILED_PAUSE_SECONDS", 0.0)
     guard = Guard("counting")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import MetadataBusy
-from pydanube.base.limits import HOUSE_TURNS, MIB
+from pydanube.base.limits import HOUSEKEEPING_TURNS, MIB
 from pydanube.broker.door.service import Service
 from pydanube.broker.serving import house
 from pydanube.broker.serving.leftovers import Leftovers
@@ -27,7 +27,7 @@ from waiting import until
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(house, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(house, "HOUSE_TURN_SECONDS", 0.01)
+    monkeypatch.setattr(house, "HOUSEKEEPING_TURN_SECONDS", 0.01)
 
 
 @asynccontextmanager
@@ -86,7 +86,7 @@ class Hanging:
 def test_topics_whose_storage_hangs_keep_no_other_waiting_and_go_on_when_it_answers(tmp_path: Path) -> None:
     async def main() -> None:
         async with started(tmp_path) as service:
-            slow = [await made(service, f"/default/a{number:02}") for number in range(2 * HOUSE_TURNS)]
+            slow = [await made(service, f"/default/a{number:02}") for number in range(2 * HOUSEKEEPING_TURNS)]
             hanging = [Hanging(topic) for topic in slow]
             for topic in slow:
                 await publish(topic)
@@ -109,7 +109,7 @@ def test_topics_whose_storage_hangs_keep_no_other_waiting_and_go_on_when_it_answ
 def test_beyond_the_bound_of_slow_topics_the_next_known_to_be_slow_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house, "HOUSE_SLOW_TURNS_MAX", 1)
+    monkeypatch.setattr(house, "HOUSEKEEPING_SLOW_TURNS_MAX", 1)
 
     async def main() -> None:
         async with started(tmp_path) as service:

@@ -12,7 +12,7 @@ from broker.service_world import ServiceWorld
 from broker.topic_world import Inbox
 from pydanube.base.errors import OffsetsDamaged
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import BLOCK_BYTES, HINDRANCE_TOLD_SECONDS
+from pydanube.base.limits import BLOCK_BYTES, DAMAGE_NOTICE_SECONDS
 from pydanube.broker.door.service import Service
 from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.serving.salvage import TOPICS_A_TURN, Examined
@@ -146,7 +146,7 @@ def test_a_consumer_is_told_of_damage_now_and_then_and_once_when_it_is_over() ->
         host = topic.subscriptions["s"]
         active, standby = Waiting(topic, host), Waiting(topic, host)
         await active.until(1)
-        await asyncio.sleep(2.5 * HINDRANCE_TOLD_SECONDS)
+        await asyncio.sleep(2.5 * DAMAGE_NOTICE_SECONDS)
         assert [type(each) for each in active.hindrances] == [OffsetsDamaged] * 3
         assert "offset 1 is damaged" in str(active.hindrances[0])
         late = Waiting(topic, host)

@@ -20,7 +20,7 @@ from pydanube.base.addresses import HostPort
 from pydanube.base.errors import TopicClosed
 from pydanube.base.limits import (
     ACCEPTED_AT_ONCE,
-    CERTIFICATE_LOOK_SECONDS,
+    CERTIFICATE_CHECK_SECONDS,
     CONNECTIONS_GREETING_MAX,
     CONNECTIONS_LINGERING_MAX,
     CONNECTIONS_MAX,
@@ -191,5 +191,5 @@ class Listener:
 
     def _watch(self, certificate: Certificate) -> None:
         loop = asyncio.get_running_loop()
-        self._timers["certificate"] = loop.call_later(CERTIFICATE_LOOK_SECONDS, self._watch, certificate)
+        self._timers["certificate"] = loop.call_later(CERTIFICATE_CHECK_SECONDS, self._watch, certificate)
         certificate.refresh()

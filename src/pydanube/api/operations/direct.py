@@ -10,7 +10,7 @@ import asyncio
 from pydanube.api.operations.fields import field, number, text
 from pydanube.api.operations.verbs import Caller, Verb, limit_of, page
 from pydanube.base.errors import RequestInvalid
-from pydanube.base.limits import NEWS_PLACES_MAX, NEWS_SECONDS_MAX
+from pydanube.base.limits import NEWS_PARTITIONS_MAX, NEWS_SECONDS_MAX
 from pydanube.stream.segments import Segment
 from pydanube.wire.objects import Object
 
@@ -35,8 +35,8 @@ async def news(caller: Caller, fields: Object) -> Object:
     """Answered when one of the partitions has a message at the offset named for it, or when the time is over."""
     offsets = field(fields, "offsets", dict)
     seconds = max(0.0, min(number(fields, "milliseconds") / 1_000, NEWS_SECONDS_MAX))
-    if len(offsets) > NEWS_PLACES_MAX or not all(type(each) is int and each >= 0 for each in offsets.values()):
-        raise RequestInvalid(f"offsets must be an object with at most {NEWS_PLACES_MAX} partitions by name")
+    if len(offsets) > NEWS_PARTITIONS_MAX or not all(type(each) is int and each >= 0 for each in offsets.values()):
+        raise RequestInvalid(f"offsets must be an object with at most {NEWS_PARTITIONS_MAX} partitions by name")
     waits = [
         asyncio.ensure_future(caller.service.wait_beyond(caller.principal, place, offset, seconds))
         for place, offset in offsets.items()

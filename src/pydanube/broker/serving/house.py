@@ -16,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import HOUSE_SLOW_TURNS_MAX, HOUSE_TURN_SECONDS, HOUSE_TURNS, KIB
+from pydanube.base.limits import HOUSEKEEPING_SLOW_TURNS_MAX, HOUSEKEEPING_TURN_SECONDS, HOUSEKEEPING_TURNS, KIB
 from pydanube.broker.serving.open_topic import Opened
 from pydanube.broker.topic.topic import Topic
 from pydanube.storage.guard import Guard
@@ -102,7 +102,7 @@ class Housekeeping:
             due = everybody or opened.policies.due_always or topic.lost or (rounds + number) % QUIET_TURNS == 0
             if topic.stirred() or due:
                 self._waiting[opened] = None
-        for _ in range(min(HOUSE_TURNS - len(self._takers), len(self._waiting))):
+        for _ in range(min(HOUSEKEEPING_TURNS - len(self._takers), len(self._waiting))):
             taker = self._loop.create_task(self._take_turns())
             self._takers[taker] = None
             taker.add_done_callback(self._takers.pop)
@@ -112,7 +112,7 @@ class Housekeeping:
             opened = next(iter(self._waiting))
             del self._waiting[opened]
             known = opened in self._slow
-            if known and self.slow >= HOUSE_SLOW_TURNS_MAX:
+            if known and self.slow >= HOUSEKEEPING_SLOW_TURNS_MAX:
                 continue  # it gets its turn when one of those that are slow has had its own
             turn = self._under_way[opened] = self._loop.create_task(self._keep(opened))
             turn.add_done_callback(partial(self._had_turn, opened))
@@ -122,8 +122,8 @@ class Housekeeping:
     async def _patience(self, opened: Opened, turn: Task[None]) -> None:
         """Until it has had its turn, or is waited for apart."""
         while not turn.done():
-            await asyncio.wait([turn], timeout=HOUSE_TURN_SECONDS)
-            if not turn.done() and self.slow < HOUSE_SLOW_TURNS_MAX:
+            await asyncio.wait([turn], timeout=HOUSEKEEPING_TURN_SECONDS)
+            if not turn.done() and self.slow < HOUSEKEEPING_SLOW_TURNS_MAX:
                 self._slow[opened] = None
                 return log.warning("%s: housekeeping is taking long; other topics are not affected", opened.name)
 
@@ -146,5 +146,5 @@ class Housekeeping:
                 opened.settle_usage()
         except Exception as error:  # one topic's trouble is not the others'
             log.error("%s: %s", opened.name, error, exc_info=not isinstance(error, DanubeError))
-        if self._loop.time() - began < HOUSE_TURN_SECONDS:
+        if self._loop.time() - began < HOUSEKEEPING_TURN_SECONDS:
             self._slow.pop(opened, None)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import LOOKED_INTO_AT_ONCE, SECOND
+from pydanube.base.limits import EXAMINED_AT_ONCE, SECOND
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.idle import Idle
 from pydanube.storage.checked_clock import CheckedClock
@@ -133,7 +133,7 @@ class Upkeep:
             for times in self._times_of(batch, now):
                 group.append(times)
                 looked_at += 1 if times.delivery_times is None else len(times.delivery_times)
-                if looked_at >= LOOKED_INTO_AT_ONCE:
+                if looked_at >= EXAMINED_AT_ONCE:
                     yield group
                     group, looked_at = [], 0
         if group:
@@ -146,6 +146,6 @@ class Upkeep:
         if not batch.has_delivery_times:
             yield BatchTimes(base, batch.last_offset, appended)
             return
-        for at in range(0, batch.count, LOOKED_INTO_AT_ONCE):
-            rows = range(at, min(batch.count, at + LOOKED_INTO_AT_ONCE))
+        for at in range(0, batch.count, EXAMINED_AT_ONCE):
+            rows = range(at, min(batch.count, at + EXAMINED_AT_ONCE))
             yield BatchTimes(base + at, base + rows.stop - 1, appended, batch.delivery_times(rows))
