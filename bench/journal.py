@@ -269,7 +269,7 @@ class _Only:
     def get(self, identity: NodeIdentity) -> DiskNode:
         return self._node
 
-    def choose(self, count: int) -> list[NodeIdentity]:
+    def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
         return [self._node.identity]
 
 

@@ -50,7 +50,7 @@ class OneNode:
     def get(self, identity: NodeIdentity) -> StorageNode:
         return self._node
 
-    def choose(self, count: int) -> list[NodeIdentity]:
+    def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
         return [self._node.identity]
 
 
