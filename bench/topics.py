@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import uvloop
+from pydanube.storage.watched_clock import WatchedClock
 
 from figures import Figures
 from pydanube.adapters.posix_disk import PosixDisk
@@ -32,7 +33,6 @@ from pydanube.storage.local import LocalNodes
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.tail import TailCache
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
