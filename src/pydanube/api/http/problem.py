@@ -26,6 +26,7 @@ _STATUSES = {
     "pipeline_not_found": 404,
     "route_not_found": 404,
     "http_origin_refused": 403,
+    "not_allowed": 403,
     "method_not_allowed": 405,
     "http_too_slow": 408,
     "namespace_exists": 409,

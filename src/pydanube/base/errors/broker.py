@@ -199,6 +199,14 @@ class RequestInvalid(DanubeError):
     help = "Compare the request with docs/rest.md, or with /api/v1/openapi.json of the broker."
 
 
+class NotAllowed(DanubeError):
+    """The caller may not do this."""
+
+    code = "not_allowed"
+    blame = "caller"
+    help = "Ask an operator of the broker for permission."
+
+
 # -- native protocol -------------------------------------------------------------------------------------------------
 
 
