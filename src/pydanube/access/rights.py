@@ -40,6 +40,7 @@ class Action(StrEnum):
     TOPIC_TRUNCATE = "topic.truncate"  # topic
     TOPIC_PUBLISH = "topic.publish"  # topic, also one that is named as the target of dead letters
     TOPIC_READ = "topic.read"  # topic: its messages without a subscription, also directly from segments
+    TOPIC_SERVE = "topic.serve"  # topic: the broker opens it to keep it up, finish what was begun, or count its bytes
     TOPIC_REDRIVE = "topic.redrive"  # topic of dead letters; to publish them is asked of each target
 
     SUBSCRIPTION_LIST = "subscription.list"  # topic, or broker for those that need attention

@@ -1,6 +1,6 @@
 """A world of one whole broker, metadata and all, for jobs that write exactly once (§32, §33).
 
-The process runs the product's metadata store, storage node, directory and service on two simulated disks. Jobs write to
+The process runs the product's metadata store, storage node, directory and door on two simulated disks. Jobs write to
 three partitions of two topics, to which others publish, and which others read.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from pydanube.access.principals import SYSTEM
 from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, TopicExists
 from pydanube.broker.directory.directory import Directory
-from pydanube.broker.door.service import Service
+from pydanube.broker.door.door import Door
 from pydanube.broker.limits.disk_room import Room
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.sim.jobs.clients import Clients, ProducerMemory
 from pydanube.sim.jobs.history import SinkHistory, WriterMemory
 from pydanube.sim.jobs.jobs import Jobs
@@ -45,7 +45,7 @@ class SinkWorld(World):
     """`plan.messages` is how many batches each job writes."""
 
     sinks: SinkHistory = field(init=False)
-    service: Service | None = None  # of the broker, while it is up
+    door: Door | None = None  # of the broker, while it is up
     batches: int = 0
     over: bool = False  # jobs have ended, wherever they were
     armed: list[Callable[[], None]] = field(default_factory=list)  # faults that wait for a commit
@@ -81,7 +81,7 @@ class SinkWorld(World):
         return replace(super().settings(), index_cache_bytes=64 * 1024)
 
     def kill(self, machine: Machine) -> None:
-        self.service = None
+        self.door = None
         super().kill(machine)
 
     # -- a life of the broker ------------------------------------------------------------------------------------------
@@ -89,16 +89,16 @@ class SinkWorld(World):
     async def _main(self, machine: Machine) -> None:
         randomness = SimRandomness(self.loop.fork_random(f"{machine.name}/{machine.lives}"))
         try:
-            service = await self._open_service(machine, randomness)
-            await self._make_topics(service)
+            door = await self._open_door(machine, randomness)
+            await self._make_topics(door)
         except DanubeError as error:
             self.loop.trace("broker.cannot_start", error.code)
             self.loop.call_soon(self._give_up, machine, context=self.loop.world)
             return
-        service.reopen()
-        self.service = service
+        door.reopen()
+        self.door = door
         self.loop.trace("broker.serves", machine.lives)
-        jobs, clients = Jobs(self, service), Clients(self, service)
+        jobs, clients = Jobs(self, door), Clients(self, door)
         writers = [] if self.over else list(self.sinks.writers.values())
         await asyncio.gather(
             *(jobs.write(writer) for writer in writers),
@@ -110,7 +110,7 @@ class SinkWorld(World):
             clients.roll(),
         )
 
-    async def _open_service(self, machine: Machine, randomness: SimRandomness) -> Service:
+    async def _open_door(self, machine: Machine, randomness: SimRandomness) -> Door:
         """As `danube standalone` does it."""
         for_metadata, for_node = machine.disks
         storage = await open_local(for_metadata, for_node, self.settings(), randomness, log_bytes=METADATA_LOG_BYTES)
@@ -121,7 +121,7 @@ class SinkWorld(World):
         await room.start()
         cache = TailCache(self.loop.fork_random(f"cache/{machine.lives}").choice((2_000, 20_000, 1_000_000)))
         offload = SimOffload(self.loop, self.loop.fork_random(f"offload/{machine.lives}"))
-        service = Service(
+        door = Door(
             directory,
             storage.catalog,
             storage.nodes,
@@ -131,14 +131,14 @@ class SinkWorld(World):
             room=room,
             offload=offload,
         )
-        service.sinks.staged_bytes_max = STAGED_BYTES_MAX
-        service.sinks.window_bytes = self.loop.fork_random(f"window/{machine.lives}").choice((1, 2_000, 1_000_000))
-        return service
+        door.sinks.staged_bytes_max = STAGED_BYTES_MAX
+        door.sinks.window_bytes = self.loop.fork_random(f"window/{machine.lives}").choice((1, 2_000, 1_000_000))
+        return door
 
-    async def _make_topics(self, service: Service) -> None:
+    async def _make_topics(self, door: Door) -> None:
         for name, partitions in ((PLAIN, 0), (PARTED, len(PARTITIONS))):
             try:
-                await service.create_topic(ANONYMOUS, name, partitions=partitions)
+                await door.lifecycle.create_topic(SYSTEM, name, partitions=partitions)
             except TopicExists:
                 continue
 
@@ -183,7 +183,7 @@ class SinkTroublemaker(Troublemaker):
         world = self.world
         assert isinstance(world, SinkWorld)
         machine = world.broker
-        if self.away or world.service is None:
+        if self.away or world.door is None:
             return
         world.kill(machine)
         self.away = list(machine.disks)
