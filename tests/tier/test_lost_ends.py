@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.door_world import caller
 from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, LedgerDamaged
 from pydanube.base.ids import LedgerId
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.topic.topic import Topic
 from pydanube.storage.stream.copies import CopyReader
 from pydanube.stream.record import LedgerRecord, LostRange
@@ -43,7 +43,7 @@ async def test_a_ledger_that_ends_in_lost_messages_is_uploaded_without_them_and_
 ) -> None:
     """Accepted damage, or what a power cut took of a buffered ledger; of the ledger only the first `left` remain."""
     async with opened(tmp_path, WorldObjects(), LOCAL_NOTHING) as broker:
-        await broker.service.create_topic(ANONYMOUS, TOPIC, durability=durability)
+        await caller(broker.door).topics.create(TOPIC, durability=durability)
         topic = await topic_of(broker)
         stream = topic.ledger.stream
         await publish(topic, 0, 20)

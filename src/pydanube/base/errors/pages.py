@@ -9,7 +9,7 @@ from pydanube.base.errors.root import DanubeError
 
 _PAGES = {
     "client.md": "already_opened argument_invalid client_closed not_opened",
-    "client.md#which-error": "channel_invalid internal",
+    "client.md#which-error": "channel_invalid internal not_allowed",
     "client.md#sending": "producer_busy topic_busy",
     "client.md#when-a-message-is-bad": "batch_invalid batch_too_large batch_unreadable key_too_long message_too_large",
     "client.md#when-the-connection-breaks": "connection_lost producer_fenced producer_unknown topic_closed",
