@@ -99,12 +99,12 @@ def test_an_owner_that_writes_the_record_whoever_owns_it_is_found(monkeypatch: p
 
 
 def test_burying_what_is_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Cold.buried
+    honest = Cold.trimmed
 
     def eager(self: Cold, stream: str, kept_from: int, not_before: int = 0) -> Cold:
         return honest(self, stream, OFFSET_MAX, not_before)
 
-    monkeypatch.setattr(Cold, "buried", eager)
+    monkeypatch.setattr(Cold, "trimmed", eager)
     found("I1")
 
 

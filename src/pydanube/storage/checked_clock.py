@@ -9,8 +9,7 @@ import logging
 
 from pydanube.base.limits import CLOCK_AHEAD_DAYS, CLOCK_DISTRUST_SECONDS
 from pydanube.ports.clock import Clock
-from pydanube.stream.retention import ClockGuard
-from pydanube.stream.times import SECOND, AppendClock
+from pydanube.stream.times import SECOND, AppendClock, ClockGuard
 
 log = logging.getLogger(__name__)
 DAY = 24 * 3600 * SECOND

@@ -20,7 +20,7 @@ from pydanube.storage.stream.stream import Stream
 from pydanube.stream.cold import Cold, Entry, SegmentIndex
 from pydanube.stream.delta_table import TABLE_FILES_MAX, Folded, listing_of, next_merge
 from pydanube.stream.segments import SegmentPlan, folder_of, segment_key
-from pydanube.stream.tiering import SECOND
+from pydanube.stream.times import SECOND
 
 log = logging.getLogger(__name__)
 TABLE_STEPS = ("table", "merge")  # of a round of tiering
