@@ -1,7 +1,7 @@
 """What batches cost on one core: build, parse, list, wrap as Arrow, stamp, cut. 1,000 messages of 100 bytes with a key.
 
-A figure is the median of several runs. A *fresh* batch was parsed from bytes just before, outside the measured time, so
-that the check of its columns is inside it.
+A figure is the median of several runs. A *fresh* batch was just parsed from bytes, outside the measured time, so
+that the check of its columns is measured too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def sample(codec: Codec = Codec.NONE) -> Batch:
 
 
 def seconds_each(work: Callable[[], object]) -> float:
-    """The median over the runs of the mean time of one call."""
+    """The mean time of one call: the median of several runs."""
     times = []
     for _ in range(RUNS):
         start = perf_counter()
@@ -40,7 +40,7 @@ def seconds_each(work: Callable[[], object]) -> float:
 
 
 def seconds_each_fresh(work: Callable[[Batch], object], data: bytes) -> float:
-    """The same, each call on a batch that nobody looked into before."""
+    """The same, each call on a fresh batch."""
     times = []
     for _ in range(RUNS):
         spent = 0.0

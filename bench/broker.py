@@ -1,6 +1,6 @@
-"""Measures a broker in a process of its own with the Python client in this one. Run by `make bench-broker`.
+"""Measures a broker in its own process with the Python client in this one. Run by `make bench-broker`.
 
-Medians of several runs; durable topics unless the figure says otherwise. Peers and their figures are in the README.
+Figures are medians of several runs, for durable topics if not stated otherwise. Peers are compared in the README.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Process:
 
 
 async def rate(count: int, work: Callable[[int], Awaitable[None]]) -> float:
-    """Messages a second, median of the runs; `work` is told the number of the run."""
+    """Messages per second, the median of the runs; `work` gets the number of the run."""
     found = []
     for run in range(RUNS):
         began = perf_counter()
@@ -130,7 +130,7 @@ async def consuming(client: pydanube.Client, figures: Figures) -> None:
 async def beside_redis(figures: Figures) -> None:
     found = await redis_streams(RUNS, SMALL)
     if found is None:
-        print("Redis Streams: not measured, for redis-server is not installed", flush=True)
+        print("Redis Streams: not measured, because redis-server is not installed", flush=True)
         return
     for figure, ours, theirs in zip(("publish", "consume"), (SEND_MANY, BATCHES), found, strict=True):
         figures.report(f"Redis Streams, synced, pipelines of 1,000: {figure} 100 B", theirs, "messages/s")
@@ -157,7 +157,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 async def open_loop(client: pydanube.Client, figures: Figures) -> None:
-    """10,000 messages a second whatever comes back, ten at a time, as clocks tick; each carries when it was due."""
+    """Sends 10,000 messages per second, ten at a time, whatever the answers. Each contains the time it was due."""
     seconds, each = 5, 10
     for reliable, goal in ((True, 6.0), (False, 3.0)):
         topic = f"/default/loop-{reliable}"
@@ -219,7 +219,7 @@ async def fan_out(client: pydanube.Client, figures: Figures) -> None:
 
 
 async def many_topics(process: Process, client: pydanube.Client, figures: Figures) -> None:
-    """Ten thousand topics, each with a producer, against one topic with the same batches."""
+    """Ten thousand topics, each with a producer, compared with one topic and the same batches."""
     topics, rounds, batch = 10_000, 10, [SMALL] * 100
     before = process.resident_bytes()
     await client.admin.create_namespace("many")

@@ -1,7 +1,7 @@
-"""S4 at full size: what 10,000 idle connections and 100 slow readers do to a good client, and what one of them costs.
+"""S4 at full size: how 10,000 idle connections and 100 slow readers affect a normal client, and the cost of each.
 
-Three processes: a broker, the peers, and the good client in this one. Run as `python bench/connections.py`; IDLE
-and SLOW in the environment choose another size.
+There are three processes: a broker, the peers, and this one with the normal client. Run `python bench/connections.py`;
+the environment variables IDLE and SLOW set other numbers.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ IDLE = int(os.environ.get("IDLE", "10000"))
 SLOW = int(os.environ.get("SLOW", "100"))
 RUNS = int(os.environ.get("BENCH_RUNS", "3"))
 SENDS = 4_000
-KEEPALIVE_SECONDS = 10  # shorter than usual, so that every run has its share of pings
+KEEPALIVE_SECONDS = 10  # shorter than usual, so that there are pings in every run
 SLOW_TOPIC = "/default/slow"
-SLOW_BYTES, SLOW_SECONDS = 4096, 0.25  # a slow reader takes so much at a time
+SLOW_BYTES, SLOW_SECONDS = 4096, 0.25  # a slow reader reads this much at a time
 GREETING = b"".join([PREFACE, *Hello("bench").encode()])
 
 
-# -- the peers, in a process of their own ------------------------------------------------------------------------------
+# -- the peers, in their own process -----------------------------------------------------------------------------------
 
 
 class Idle(asyncio.Protocol):
-    """Says hello and answers pings."""
+    """Sends HELLO and answers pings."""
 
     def __init__(self, greeted: asyncio.Semaphore) -> None:
         self._frames = FrameReader(Side.CLIENT)
         self._greeted: asyncio.Semaphore | None = greeted
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # of uvloop, which has classes of its own
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own classes
         self.transport.write(GREETING)
 
     def data_received(self, data: bytes) -> None:
@@ -63,14 +63,14 @@ async def read_slowly(host: str, port: int, number: int) -> None:
     loop = asyncio.get_running_loop()
     peer = socket.socket()
     peer.setblocking(False)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * SLOW_BYTES)  # so that the broker sees how slow it is
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * SLOW_BYTES)  # so that the broker notices it is slow
     await loop.sock_connect(peer, (host, port))
     await loop.sock_sendall(peer, GREETING)
     await loop.sock_recv(peer, SLOW_BYTES)
     fields = {"channel": 1, "topic": SLOW_TOPIC, "subscription": f"slow-{number}", "start": "earliest"}
     asked = [*Request(1, "open_consumer", fields).encode(), *Grant(1, 1_000_000).encode()]
     await loop.sock_sendall(peer, b"".join(asked[:2]))
-    await loop.sock_recv(peer, SLOW_BYTES)  # it is open: permits may come
+    await loop.sock_recv(peer, SLOW_BYTES)  # the channel is open: permits may be sent
     await loop.sock_sendall(peer, b"".join(asked[2:]))
     while await loop.sock_recv(peer, SLOW_BYTES):  # noqa: ASYNC110 - it is slow on purpose
         await asyncio.sleep(SLOW_SECONDS)
@@ -84,7 +84,7 @@ async def peers(host: str, port: int, idle: int, slow: int) -> None:
         await at_once.acquire()
         kept.append(await loop.create_connection(lambda: Idle(at_once), host, port))
     for _ in range(200):
-        await at_once.acquire()  # all have been greeted
+        await at_once.acquire()  # until all have received WELCOME
     reading = [loop.create_task(read_slowly(host, port, number)) for number in range(slow)]
     await asyncio.sleep(2)
     print("ready", flush=True)
@@ -96,7 +96,7 @@ async def peers(host: str, port: int, idle: int, slow: int) -> None:
     )
 
 
-# -- the good client ---------------------------------------------------------------------------------------------------
+# -- the normal client -------------------------------------------------------------------------------------------------
 
 
 def start_broker(directory: Path) -> tuple[subprocess.Popen[bytes], Path]:
@@ -128,7 +128,7 @@ def processor_seconds(pid: int) -> float:
 
 
 async def tail(client: pydanube.Client, reliable: bool, run: int) -> tuple[float, float]:
-    """Microseconds of one send after the other: the median and the 99th percentile."""
+    """The median and the 99th percentile of sends, one after the other, in microseconds."""
     found = []
     async with client.producer(f"/default/good-{reliable}-{run}", reliable=reliable) as producer:
         for _ in range(SENDS):
@@ -166,8 +166,8 @@ async def measure(figures: Figures, address: str, pid: int) -> None:
         goal = 2 * before[reliable][1]
         figures.report(f"send, {name}, among peers: p99", after[reliable][1], "µs", goal, at_least=False)
     for process in (idle_only, with_slow):
-        said, _ = await process.communicate(b"")
-        print(said.decode().strip())
+        output, _ = await process.communicate(b"")
+        print(output.decode().strip())
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""What acks cost on one core: single ones decided and replayed, among few and among a million, and their snapshot.
+"""What acks cost on one core: single acks, among few and among a million others, and snapshots of them.
 
 A figure is the median of several runs. The ratio compares runs that alternate, so that a slow moment of the machine
 hits both sides.
@@ -19,7 +19,7 @@ from pydanube.topic.state import TopicState
 MANY = 1_000_000
 FEW = 10
 ACKS = 20_000
-STRIDE = 7_919  # shares no factor with the number of messages that are left
+STRIDE = 7_919  # coprime to the number of open messages
 GROUP = 1_000
 WIDE_STEP = CURSOR_CHUNKS_MAX * CURSOR_CHUNK_OFFSETS // MANY
 LOAD_SECONDS_MAX = 5.0
@@ -28,7 +28,7 @@ END = 1 << 40
 
 
 def scattered(count: int, step: int = 2) -> TopicState:
-    """A subscription with every `step`th message done, `count` of them, and the oldest not."""
+    """A subscription in which `count` messages, every `step`th one, are acked, but not the oldest."""
     state = TopicState()
     state.replay(state.decide_create("bench", SubscriptionKind.SHARED, 0, END))
     for record in logged(count, step):
@@ -43,7 +43,7 @@ def logged(count: int, step: int) -> list[Acked]:
 
 
 def seconds_each(cursors: list[Cursor], offsets: Sequence[int]) -> float:
-    """Mean seconds of an ack of one message, decided and replayed, in each of the cursors."""
+    """The mean seconds of an ack of one message, decided and replayed, for each cursor."""
     start = perf_counter()
     for cursor in cursors:
         for offset in offsets:
@@ -54,7 +54,7 @@ def seconds_each(cursors: list[Cursor], offsets: Sequence[int]) -> float:
 
 
 def ack_groups(state: TopicState, offsets: range) -> float:
-    """Mean seconds of an ack that shares its record, and the record's bytes, with others."""
+    """The mean seconds of an ack that shares a record, which is encoded, with others."""
     start = perf_counter()
     for first in range(0, len(offsets), GROUP):
         record = state.decide_ack(1, 0, [(offset, offset) for offset in offsets[first : first + GROUP]], END)
@@ -65,9 +65,9 @@ def ack_groups(state: TopicState, offsets: range) -> float:
 
 
 def compare_few_and_many() -> tuple[list[float], list[float]]:
-    """Seconds of an ack out of order: the first ten of a cursor, and single ones all over one with a million."""
+    """Seconds of an ack out of order: the first ten of a cursor, and random ones in a cursor with a million."""
     among_many = scattered(MANY).get(1).cursor
-    left = [2 + 2 * (STRIDE * at % (MANY - 1)) for at in range(RUNS * ACKS)]  # not done yet, in no order
+    left = [2 + 2 * (STRIDE * at % (MANY - 1)) for at in range(RUNS * ACKS)]  # open, in random order
     few, many = [], []
     for run in range(RUNS):
         few.append(seconds_each([Cursor(1) for _ in range(ACKS // FEW)], range(1, 2 * FEW, 2)))

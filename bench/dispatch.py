@@ -1,8 +1,8 @@
-"""What deciding and acknowledging cost on one core: each subscription type with its cursor, near the start and far on.
+"""What dispatching and acknowledging cost on one core: each subscription type, with a short and a long backlog.
 
-A figure is the median of several runs. A round asks the cursor what of one batch is not done, offers that, polls, and
-acknowledges what was delivered, in cursor and engine: ordered types by range, the others message by message. For the
-growth the first message of the topic stays undone, with a thousand or ten million acknowledged ones behind it.
+A figure is the median of several runs. A round asks the cursor which messages of one batch are not acknowledged, offers
+them, polls, and acknowledges what was delivered, in cursor and engine: ordered types by range, the others one by one.
+To measure growth, the first message of the topic stays open, followed by a thousand or ten million acknowledged ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from figures import Figures
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import OFFSET_MAX
 from pydanube.dispatch.engine import Engine
-from pydanube.dispatch.events import Deliver, Run
+from pydanube.dispatch.events import Deliver, Effect, Run
 from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.failover import Failover
 from pydanube.dispatch.key_shared import KeyShared
@@ -31,7 +31,7 @@ KEYS = [b"customer-%d" % (row * 7919 % 1_000) for row in range(BATCH)]
 RUNS = 9
 MESSAGES_ORDERED = 1_000_000
 MESSAGES_SINGLE = 100_000
-NEAR, FAR = 1_000, 10_000_000  # messages between the start of the topic and what is delivered
+NEAR, FAR = 1_000, 10_000_000  # acknowledged messages before those that are delivered
 
 Work = Callable[[Engine[Member], Cursor, int], None]
 
@@ -58,10 +58,18 @@ def singly(engine: Engine[Member], cursor: Cursor, start: int, count: int, keys:
             engine.grant(ConsumerId(consumer), BATCH, first)
         for run in cursor.pending(first, first + BATCH - 1):
             engine.offer(Run(*run, keys), first)
-        for effect in engine.poll(first):
+        for effect in everything(engine, first):
             if isinstance(effect, Deliver):
                 for offset in range(effect.first, effect.last + 1):
                     acknowledge(engine, cursor, offset, offset)
+
+
+def everything(engine: Engine[Member], now: int) -> list[Effect]:
+    """Polls until nothing is left to do now."""
+    effects = engine.poll(now)
+    while engine.unfinished:
+        effects += engine.poll(now)
+    return effects
 
 
 def acknowledge(engine: Engine[Member], cursor: Cursor, first: int, last: int) -> None:
@@ -93,7 +101,7 @@ def main(figures: Figures | None = None) -> None:
     ) -> None:
         assert figures is not None
         plain, near, far = [], [], []
-        for _ in range(RUNS):  # by turns, so that a noisy moment of the machine falls on all
+        for _ in range(RUNS):  # in turns, so that a slow moment of the machine affects all of them
             plain.append(seconds(make, consumers, work, 0))
             near.append(seconds(make, consumers, work, NEAR))
             far.append(seconds(make, consumers, work, FAR))

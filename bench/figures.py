@@ -1,6 +1,6 @@
-"""Figures of a benchmark: one JSON line each as it is measured, and a table at the end.
+"""The figures of a benchmark: one JSON line for each as it is measured, and a table at the end.
 
-A goal is a direction to look in, not a test: a figure that misses it is reported, never an error.
+A goal is for orientation, not a test: a figure that misses it is reported, but is not an error.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-DIGITS = 4  # significant digits kept; more would be noise of the machine
+DIGITS = 4  # significant digits; more would be noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Figure:
 
     @property
     def ok(self) -> bool | None:
-        """Whether the goal is met; None where there is none."""
+        """Whether the goal is met; None if there is none."""
         if self.goal is None:
             return None
         return self.value >= self.goal if self.at_least else self.value <= self.goal
 
 
 class Figures:
-    """Collects what a run measured, in order."""
+    """The figures of a run, in order."""
 
     def __init__(self) -> None:
         self.figures: list[Figure] = []
@@ -47,11 +47,11 @@ class Figures:
         print(json.dumps(shown), flush=True)
 
     def value(self, figure: str) -> float:
-        """What was reported under that name."""
+        """The value that was reported under that name."""
         return next(entry.value for entry in self.figures if entry.figure == figure)
 
     def table(self) -> None:
-        """Prints all figures, aligned, and how many of those with a goal met it."""
+        """Prints all figures, aligned, and how many met their goal."""
         rows = [("figure", "value", "unit", "goal", "ok")]
         for entry in self.figures:
             goal = "" if entry.goal is None else f"{'≥' if entry.at_least else '≤'} {grouped(entry.goal)}"
@@ -68,7 +68,7 @@ class Figures:
 
 
 def rounded(value: float) -> float:
-    """To `DIGITS` significant digits, whole from 1,000 on."""
+    """Rounded to `DIGITS` significant digits, and to a whole number from 1,000 on."""
     if value == 0:
         return 0
     if abs(value) >= 10 ** (DIGITS - 1):
@@ -77,5 +77,5 @@ def rounded(value: float) -> float:
 
 
 def grouped(value: float) -> str:
-    """As read by people: 1,234,567 or 0.1234."""
+    """For people: 1,234,567 or 0.1234."""
     return f"{rounded(value):,}"

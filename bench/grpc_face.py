@@ -1,7 +1,7 @@
-"""Measures the gRPC face with a client that costs next to nothing: a raw socket and frames made before.
+"""Measures the gRPC interface with a client that costs almost nothing: a raw socket and prepared frames.
 
-Run by `make bench-grpc`. The broker is a process of its own; the same method served by `grpcio.aio` in another one, to
-the same client in the same run, gives the ratio. Medians of several runs.
+Run by `make bench-grpc`. The broker runs in its own process. For the ratio, `grpcio.aio` serves the same method in
+another process to the same client in the same run. Figures are medians of several runs.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from pydanube.wire.http2.frames import (
 from pydanube.wire.http2.grpc import framed
 
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
-CALLS = 60_000  # in one run
-SINGLE_CALLS = 5_000  # of those that wait for each other
-STREAMED = 100_000  # messages of one stream
+CALLS = 60_000  # per run
+SINGLE_CALLS = 5_000  # one after the other
+STREAMED = 100_000  # messages in one stream
 IN_FLIGHT = 64
 PAYLOAD = b"x" * 200
 _LENGTH = Struct(">BI")
-# Run by `python -c` with a port: what everybody would write with the library for it.
+# Run by `python -c` with a port: the usual server with the gRPC library.
 PEER = """
 import asyncio, sys, grpc
 from danube.proto import DanubeApi_pb2, DanubeApi_pb2_grpc
@@ -64,7 +64,7 @@ asyncio.run(main())
 
 
 class Connection:
-    """Frames of one client. It reads headers of frames, and of bodies only what it must."""
+    """The frames of one client. It reads headers of frames, and as little of bodies as it can."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -96,7 +96,7 @@ class Connection:
         self._rest = data[at:]
 
     def requests(self, path: str, body: bytes, count: int) -> bytes:
-        """So many calls, each the same."""
+        """The bytes of `count` equal calls."""
         block = _block(path)
         head = (len(block) << 8 | FrameType.HEADERS, END_HEADERS)
         content = (len(body) << 8, END_STREAM)
@@ -107,7 +107,7 @@ class Connection:
         return b"".join(parts)
 
     def flood(self, path: str, message: bytes, count: int, in_flight: int) -> None:
-        """`count` calls, at most so many at a time."""
+        """Makes `count` calls, a limited number at a time."""
         body = framed(message)
         self._socket.sendall(self.requests(path, body, in_flight))
         sent, answered = in_flight, 0
@@ -120,7 +120,7 @@ class Connection:
                 sent += more
 
     def ask(self, path: str, **fields: object) -> object:
-        """One call by its name and fields."""
+        """Makes one call, by name and fields."""
         name, _, method_name = path.partition("/")
         method = service(name).methods_by_name[method_name]
         request = message_class(method.input_type.full_name)(**fields)
@@ -135,7 +135,7 @@ class Connection:
         return message_class(method.output_type.full_name).FromString(content[_LENGTH.size :])
 
     def stream(self, consumer: int, count: int) -> None:
-        """Opens the stream of a consumer, and reads so many messages."""
+        """Opens the stream of a consumer, and reads `count` messages."""
         request = message_class("danube.ReceiveRequest")(consumer_id=consumer)
         body = framed(request.SerializeToString())
         self._socket.sendall(self.requests("/danube.ConsumerService/ReceiveMessages", body, 1))
@@ -152,14 +152,14 @@ class Connection:
 
 
 def _block(path: str) -> bytes:
-    """The same bytes for every call, as a client's that has filled its table."""
+    """The same bytes for every call, like a client that has filled its header table."""
     fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"localhost")]
     return block_of([*fields, (b"content-type", b"application/grpc"), (b"te", b"trailers")])
 
 
 @contextmanager
 def broker() -> Iterator[tuple[int, int]]:
-    """Its port and the number of its process."""
+    """Yields its port and process id."""
     with tempfile.TemporaryDirectory(prefix="danube-bench-") as directory:
         ready = Path(directory) / "ready"
         command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", f"{directory}/data"]
@@ -210,7 +210,7 @@ def rate(count: int, work: Callable[[], None]) -> float:
 
 
 def spent(pid: int) -> float:
-    """Seconds of a core that a process has used so far."""
+    """The CPU seconds that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -245,7 +245,7 @@ def produce(figures: Figures, connection: Connection, pid: int) -> None:
 
 
 def consume(figures: Figures, port: int) -> None:
-    """What waits in a reliable topic, to a client that reads as fast as it can."""
+    """The backlog of a reliable topic, delivered to a client that reads as fast as it can."""
     connection, topic = Connection(port), "/default/streamed"
     made = connection.ask(
         "danube.ProducerService/CreateProducer", producer_name="bench", topic_name=topic, dispatch_strategy=1

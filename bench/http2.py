@@ -1,6 +1,6 @@
-"""What the HTTP/2 core costs on one core, without a socket: unary gRPC calls, and messages of a server's stream.
+"""What HTTP/2 costs on one core, without a socket: unary gRPC calls, and messages of a server's stream.
 
-A figure is the median of several runs. The client's bytes are made before, with header blocks as gRPC clients send:
+A figure is the median of several runs. The client's bytes are prepared, with header blocks like those of gRPC clients:
 the first fills the dynamic table, the others refer to it.
 """
 
@@ -31,10 +31,10 @@ from pydanube.wire.http2.frames import (
 from pydanube.wire.http2.grpc import HEAD, OK, framed, is_call, only_message
 
 RUNS = 15
-CALLS = 20_000  # in one run
-IN_FLIGHT = 64  # calls that one read of the socket brings
+CALLS = 20_000  # per run
+IN_FLIGHT = 64  # calls per read of the socket
 MESSAGES = 200_000
-MESSAGES_AT_ONCE = 100  # that a subscription hands over together
+MESSAGES_AT_ONCE = 100  # that a subscription delivers together
 ANSWER = framed(bytes(30))
 
 FIELDS = [
@@ -58,7 +58,7 @@ def opened() -> ServerConnection:
 
 
 def calls(count: int, size: int, timeouts: bool) -> list[bytes]:
-    """Reads of `IN_FLIGHT` calls each."""
+    """Received bytes with `IN_FLIGHT` calls each."""
     encoder, body, reads = Encoder(), framed(bytes(size)), []
     for first in range(0, count, IN_FLIGHT):
         parts = []

@@ -1,7 +1,7 @@
-"""What a commit to an Iceberg table costs, early and late: `python bench/iceberg_commits.py [COMMITS] [--maintain]`.
+"""What the first and later commits to an Iceberg table cost: `python bench/iceberg_commits.py [COMMITS] [--maintain]`.
 
-CPU of the driver's part only; the catalog is SQLite and the warehouse a folder. With `--maintain` they also merge small
-files, as `danube pipeline lakehouse` does.
+It measures only the CPU of the driver; the catalog is SQLite and the warehouse a folder. With `--maintain`, commits
+also merge small files, as `danube pipeline lakehouse` does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "name": ["a", "b", "c"]})
 
 
 def committed(target: IcebergTarget, number: int) -> float:
-    """Seconds of CPU of one commit with one file."""
+    """The CPU seconds of one commit with one file."""
     mark = Mark("bench", "query", "run", number, f'[{{"/default/orders":{{"0":{number}}}}}]')
     stager = target.open(mark, ROWS.schema, f"{number}-0-bench")
     stager.add(ROWS)
@@ -37,10 +37,10 @@ def main() -> None:
     given = [each for each in sys.argv[1:] if each != "--maintain"]
     maintain = {"maintain": {"compact": True}} if len(given) < len(sys.argv) - 1 else {}
     commits = int(given[0]) if given else COMMITS
-    iceberg_expiry.READERS_MS = 0  # a day of commits takes minutes here: the ten that readers have would be hours
+    iceberg_expiry.READERS_MS = 0  # a day of commits takes minutes here, so ten minutes for readers would be hours
     with tempfile.TemporaryDirectory() as root:
-        place = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/warehouse"}
-        target = IcebergSink.target({"kind": "iceberg", "table": "bench.orders", **place, **maintain})
+        catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/warehouse"}
+        target = IcebergSink.target({"kind": "iceberg", "table": "bench.orders", **catalog, **maintain})
         target.prepare(ROWS.schema)
         size = max(1, commits // GROUPS)
         means = []

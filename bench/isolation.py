@@ -1,7 +1,7 @@
-"""Measures what a namespace that floods does to another. Run it with `.venv/bin/python bench/isolation.py`.
+"""Measures how a namespace under heavy load affects another. Run it with `.venv/bin/python bench/isolation.py`.
 
-The victim sends 100 durable messages a second and receives them; the flooder publishes as fast as it can over four
-connections from a process of its own, without and with a publish rate. Medians of several runs, taken in turn.
+The victim sends and receives 100 durable messages per second. The flooder publishes as fast as it can over four
+connections from its own process, without and with a publish rate. Figures are medians of several runs, taken in turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Latencies = tuple[float, float]  # p50 and p99 in milliseconds
 
 
 async def victim(url: str, run: str) -> Latencies:
-    """From the call of `send` until the message is there."""
+    """From the call of `send` until the message is received."""
     sent: dict[int, float] = {}
     found: list[float] = []
     async with (
@@ -50,7 +50,7 @@ async def victim(url: str, run: str) -> Latencies:
         for number in range(MESSAGES):
             await asyncio.sleep(began + number * SECONDS_BETWEEN - perf_counter())
             sent[number] = perf_counter()
-            asyncio.ensure_future(producer.send(b"%d" % number))  # noqa: RUF006 - awaited, so that it goes at once
+            asyncio.ensure_future(producer.send(b"%d" % number))  # noqa: RUF006 - the result is not needed
         await receiving
     return median(found) * 1e3, quantiles(found, n=100)[98] * 1e3
 
@@ -77,7 +77,7 @@ class Flooder:
 
 
 async def stored(client: pydanube.Client, run: str) -> int:
-    """Messages of the flood so far."""
+    """How many messages the flooder has published so far."""
     names = [name for name in await client.admin.topics("flood") if name.startswith(f"/flood/{run}-")]
     return sum([(await client.ask("bounds", {"topic": name}))["end"] for name in names])
 

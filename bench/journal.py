@@ -1,7 +1,7 @@
 """Measures the storage node on this machine's disk: durable appends, latency, recovery, memory, bytes on disk.
 
-The disk is shared with whoever else uses the machine, so a raw probe (write + fdatasync of groups of the same size, one
-after the other, nothing else) runs in slices between the slices of the node, and the ratio of the two is a figure too.
+Others may use the disk at the same time. So a raw probe (write + fdatasync of groups of the same size, one after the
+other, nothing else) runs in slices between the slices of the node, and the ratio of the two is a figure too.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from figures import Figures
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemRandomness
 from pydanube.base.durability import Durability
-from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
+from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import MIB
+from pydanube.storage.local import LocalNodes
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.writer import LedgerWriter
 from pydanube.stream.record import Copies, new_ledger
 from pydanube.wire.batch import Batch, build
 
-SECONDS = float(os.environ.get("BENCH_SECONDS", "60"))  # how long the throughput figures are held
+SECONDS = float(os.environ.get("BENCH_SECONDS", "60"))  # how long throughput is measured
 SLICE = 4.0
 EPOCH = Epoch(1)
 
@@ -47,7 +48,7 @@ async def opened(directory: Path, settings: NodeSettings | None = None) -> Async
 
 
 class Load:
-    """Closed loop: each of `waiters` sends its next batch when the last one is durable."""
+    """A closed loop: each of `waiters` sends its next batch when the last one is durable."""
 
     def __init__(self, node: DiskNode, batch: Batch, waiters: int, ledgers: int = 1) -> None:
         self._node = node
@@ -83,7 +84,7 @@ class Load:
             self.done += 1
 
     async def drop_and_renew(self) -> None:
-        """Short-lived data: the ledgers so far go, new ones come, so that the disk does not fill."""
+        """Replaces all ledgers by new ones, so that the disk does not fill up."""
         for ledger in self._order:
             await self._node.delete(LedgerId(ledger))
         first = max(self._order) + 1
@@ -93,7 +94,7 @@ class Load:
 
 
 def raw_probe(directory: Path, group_bytes: int, seconds: float) -> float:
-    """Groups written and synced per second, by nobody but the operating system."""
+    """Groups that are written and synced per second without a storage node."""
     path = directory / "probe"
     data = os.urandom(group_bytes)
     fd = os.open(path, os.O_CREAT | os.O_RDWR)
@@ -111,7 +112,7 @@ def raw_probe(directory: Path, group_bytes: int, seconds: float) -> float:
 
 
 def sync_probe(directory: Path, count: int = 500) -> float:
-    """Seconds of one write of 4 KiB with its fdatasync, the median of many in a row."""
+    """The median seconds of a write of 4 KiB with fdatasync."""
     path = directory / "sync-probe"
     fd = os.open(path, os.O_CREAT | os.O_RDWR)
     os.posix_fallocate(fd, 0, count * 4096)
@@ -127,7 +128,7 @@ def sync_probe(directory: Path, count: int = 500) -> float:
 
 
 def _bytes_to_disk() -> int:
-    """What this process has caused to be written, by the kernel's own count."""
+    """How many bytes this process has caused to be written, according to the kernel."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["write_bytes"])
 
@@ -159,7 +160,7 @@ async def throughput(
 
 
 async def many_ledgers(figures: Figures, directory: Path) -> None:
-    """What an append costs with 1 and with 10,000 ledgers: CPU time, slices interleaved, so the disk is no matter."""
+    """The CPU time of an append with 1 and with 10,000 ledgers, in interleaved slices; the disk does not matter."""
     batch = build([b"x" * 1024], publish_time=1)
     costs: dict[int, list[float]] = {1: [], 10_000: []}
     async with opened(directory / "one") as one, opened(directory / "many") as many:
@@ -177,7 +178,7 @@ async def many_ledgers(figures: Figures, directory: Path) -> None:
 
 
 async def latency(figures: Figures, directory: Path) -> None:
-    """One writer, 10 appends/s: what is added to one fdatasync of the same size in the same place."""
+    """One writer with 10 appends/s: how much longer it takes than an fdatasync of the same size on the same disk."""
     batch = build([b"x" * 1024], publish_time=1)
     nodes, raws = [], []
     path = directory / "latency-probe"
@@ -203,10 +204,10 @@ async def latency(figures: Figures, directory: Path) -> None:
 
 
 async def recovery(figures: Figures, directory: Path) -> None:
-    """1 GiB of 1 KiB records read back at a start, with the stored indexes and without any."""
+    """The time to recover 1 GiB of 1 KiB records at a start, with stored indexes and without."""
     batch = build([b"x" * 1024], publish_time=1)
-    place = directory / "recovery"
-    async with opened(place) as node:
+    folder = directory / "recovery"
+    async with opened(folder) as node:
         load = Load(node, batch, 1024)
         await load.prepare()
         while load.done * batch.size < 1024 * MIB:
@@ -215,9 +216,9 @@ async def recovery(figures: Figures, directory: Path) -> None:
     for name, prepare in (("without indexes", _drop_indexes), ("with indexes", _keep_indexes)):
         times = []
         for _ in range(3):
-            prepare(place)
+            prepare(folder)
             started = time.perf_counter()
-            async with opened(place) as node:
+            async with opened(folder) as node:
                 times.append(time.perf_counter() - started)
                 batches = await node.read(LedgerId(1), last, 1)
                 assert batches[0].base_offset == last
@@ -225,17 +226,17 @@ async def recovery(figures: Figures, directory: Path) -> None:
         figures.report(f"recovery of a 1 GiB journal, {name}", statistics.median(times), "s", goal, at_least=False)
 
 
-def _drop_indexes(place: Path) -> None:
-    for index in place.glob("*.idx"):
+def _drop_indexes(folder: Path) -> None:
+    for index in folder.glob("*.idx"):
         index.unlink()
 
 
-def _keep_indexes(place: Path) -> None:
-    """Nothing to do: the last start has stored them."""
+def _keep_indexes(folder: Path) -> None:
+    """Does nothing: the last start has stored them."""
 
 
 async def memory(figures: Figures, directory: Path) -> None:
-    """How much the resident memory grows while 2 GiB pass through, above the index cache it was given."""
+    """How much the resident memory grows while 2 GiB are written, beyond the configured index cache."""
     batch = build([b"x" * 1024], publish_time=1)
     settings = NodeSettings(index_cache_bytes=16 * MIB)
     before = _resident()
@@ -260,27 +261,14 @@ def _resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-class _Only:
-    """The one node there is, as a writer sees its nodes."""
-
-    def __init__(self, node: DiskNode) -> None:
-        self._node = node
-
-    def get(self, identity: NodeIdentity) -> DiskNode:
-        return self._node
-
-    def choose(self, count: int) -> list[NodeIdentity]:
-        return [self._node.identity]
-
-
 async def writer_cost(figures: Figures, directory: Path) -> None:
-    """The quorum writer with one node against the node itself: what the list of one element costs."""
+    """The overhead of the quorum writer with one node, compared with the node itself."""
     batch = build([b"x" * 1024], publish_time=1)
     costs: dict[str, list[float]] = {"node": [], "writer": []}
     async with opened(directory / "writer") as node:
         load = Load(node, batch, 256)
         await load.prepare()
-        writer = LedgerWriter(EPOCH, 0, _Only(node), print)
+        writer = LedgerWriter(EPOCH, 0, LocalNodes(node), print)
         await writer.begin(new_ledger(LedgerId(2), EPOCH, 0, (node.identity,), Copies(), Durability.FSYNC))
         for _ in range(5):
             done, cpu = load.done, time.process_time()
@@ -305,21 +293,21 @@ async def _all(figures: Figures, directory: Path) -> None:
     kib = ("1 KiB appends", 1024, 256, 150_000.0, "appends/s")
     large = ("256 KiB batches", 256 * 1024, 16, 200.0, "MB/s")
     steps: list[tuple[str, Callable[[Path], Awaitable[None]]]] = [
-        ("kib", lambda place: throughput(figures, place, *kib)),
-        ("large", lambda place: throughput(figures, place, *large)),
-        ("ledgers", lambda place: many_ledgers(figures, place)),
-        ("latency", lambda place: latency(figures, place)),
-        ("writer", lambda place: writer_cost(figures, place)),
-        ("memory", lambda place: memory(figures, place)),
-        ("recovery", lambda place: recovery(figures, place)),
+        ("kib", lambda folder: throughput(figures, folder, *kib)),
+        ("large", lambda folder: throughput(figures, folder, *large)),
+        ("ledgers", lambda folder: many_ledgers(figures, folder)),
+        ("latency", lambda folder: latency(figures, folder)),
+        ("writer", lambda folder: writer_cost(figures, folder)),
+        ("memory", lambda folder: memory(figures, folder)),
+        ("recovery", lambda folder: recovery(figures, folder)),
     ]
     only = os.environ.get("BENCH_ONLY", "").split(",")
     for name, step in steps:
         if only == [""] or name in only:
-            place = directory / name
-            place.mkdir()
-            await step(place)
-            shutil.rmtree(place)
+            folder = directory / name
+            folder.mkdir()
+            await step(folder)
+            shutil.rmtree(folder)
 
 
 def main(figures: Figures | None = None) -> None:

@@ -1,8 +1,8 @@
-"""Measures pipelines with a broker in a process of its own, on `local[2]`. Run by `make bench-pipeline`.
+"""Measures pipelines with a broker in its own process, on `local[2]`. Run by `make bench-pipeline`.
 
-`python bench/pipeline.py raw json` runs some parts: raw, json, formats, sinks. `--idle MINUTES` runs only a pipeline
-that has nothing to do (see pipeline_idle.py). A million rows a trigger; the first of a query, which starts its workers,
-counts only end to end. Medians of runs, of which those of one part take turns.
+`python bench/pipeline.py raw json` runs only some parts: raw, json, formats, sinks. `--idle MINUTES` runs only an idle
+pipeline (see pipeline_idle.py). A trigger has a million rows; the first one of a query, which starts its workers,
+counts only end to end. Figures are medians of runs, and the runs of one part take turns.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ RAW, JSON, SPOILED, AVRO, PROTOBUF = (f"/default/{name}" for name in ("raw", "js
 
 @dataclass
 class Rates:
-    """Rows for each second, of each run."""
+    """Rows per second, of each run."""
 
     triggers: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
 
 
 class Bench:
-    """A broker with topics, and queries from them; what a query wrote is removed when it was measured."""
+    """A broker with topics, and queries that read them. What a query wrote is removed after it was measured."""
 
     def __init__(self, spark: SparkSession, directory: Path, figures: Figures, url: str) -> None:
         self._spark = spark
@@ -94,18 +94,18 @@ class Bench:
             shutil.rmtree(folder)
 
     def flow(self, topic: str, sink: Mapping[str, Any], **more: Any) -> Callable[[Path], StreamingQuery]:
-        """`source` is added to that of the flow, all else to the flow."""
+        """`source` is merged into the source of the flow, everything else into the flow."""
 
         def start(folder: Path) -> StreamingQuery:
             source = {"topic": topic, "max_records": TRIGGER, **more.get("source", {})}
-            made = {"name": "bench", **more, "source": source, "sink": _placed(sink, folder), "checkpoint": "points"}
+            made = {"name": "bench", **more, "source": source, "sink": _in_folder(sink, folder), "checkpoint": "points"}
             flow = Flow.of(made, folder)
             return build.query(self._spark, flow, url=self._url, available_now=True)
 
         return start
 
     def native(self, topic: str) -> Callable[[Path], StreamingQuery]:
-        """The peer: the same rows into Spark's own sink of Parquet files, which writes in the JVM."""
+        """For comparison: the same rows into Spark's own sink for Parquet files, which writes in the JVM."""
 
         def start(folder: Path) -> StreamingQuery:
             options = {"url": self._url, "topic": topic, "startingOffsets": "earliest", "subscription": "bench"}
@@ -181,12 +181,12 @@ class Bench:
         )
 
 
-def _placed(sink: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """With a catalog of its own, if it is to have one."""
+def _in_folder(sink: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The sink in its folder, with its own catalog if it needs one."""
     if "iceberg" not in sink:
         return dict(sink)
-    place = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
-    return {**sink, "iceberg": {**sink["iceberg"], **place}}
+    catalog = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    return {**sink, "iceberg": {**sink["iceberg"], **catalog}}
 
 
 PARTS = ("raw", "json", "formats", "sinks")

@@ -1,7 +1,7 @@
-"""A pipeline that has nothing to do: `make bench-pipeline IDLE=10`, minutes.
+"""An idle pipeline, for some minutes: `make bench-pipeline IDLE=10`.
 
-Memory of the driver with its JVM and workers, and of the broker, after the first minute and at the end; files of the
-checkpoint and versions of the table, which must not become more.
+Measures the memory of the driver with its JVM and workers, and of the broker, after the first minute and at the end,
+and the files of the checkpoint and versions of the table, whose number must not grow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ START_SECONDS_MAX = 180.0
 
 @dataclass(frozen=True)
 class Look:
-    """Bytes, files and versions as they are now."""
+    """The present bytes, files and versions."""
 
     memory: dict[str, int]
     files: int

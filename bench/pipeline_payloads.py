@@ -1,4 +1,4 @@
-"""Orders of five fields as JSON, Avro and Protobuf, about a hundred bytes each as JSON, and what declares them."""
+"""Orders with five fields as JSON (about a hundred bytes), Avro and Protobuf, with their schemas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import fastavro
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 
-COUNT = 10_000  # of a lot
+COUNT = 10_000  # per lot
 SIZE = 100
 BAD_EVERY = 100
 FIRST_ID = 1_000_000_000
@@ -56,14 +56,14 @@ def orders() -> list[dict[str, Any]]:
 
 
 def noise() -> Iterator[list[bytes]]:
-    """Lots of payloads that are all different: else a sink that looks for repetitions would have an easy time."""
+    """Lots of distinct payloads, because a sink that looks for repetitions would be faster otherwise."""
     while True:
         data = os.urandom(COUNT * SIZE)
         yield [data[at : at + SIZE] for at in range(0, len(data), SIZE)]
 
 
 def as_json() -> Iterator[list[bytes]]:
-    """Lots of orders, each with an id of its own."""
+    """Lots of orders, each with its own id."""
     found = [{**each, "at": each["at"].isoformat().replace("+00:00", "Z")} for each in orders()]
     ends = [json.dumps(each, separators=(",", ":")).encode().partition(b",")[2] for each in found]
     for first in count(FIRST_ID, COUNT):
@@ -71,7 +71,7 @@ def as_json() -> Iterator[list[bytes]]:
 
 
 def with_bad(payloads: list[bytes]) -> list[bytes]:
-    """One of a hundred is cut short."""
+    """The same orders, one in a hundred of them truncated."""
     return [each if number % BAD_EVERY else each[:-9] for number, each in enumerate(payloads)]
 
 
@@ -85,7 +85,7 @@ def as_avro() -> list[bytes]:
 
 
 def as_protobuf(descriptor: Path) -> list[bytes]:
-    """Also writes the descriptor."""
+    """The same orders as Protobuf; also writes the descriptor."""
     file = descriptor_pb2.FileDescriptorProto(name="bench.proto", package="bench", syntax="proto3")
     order = file.message_type.add(name="Order")
     for number, (name, kind) in enumerate(_KINDS.items(), 1):

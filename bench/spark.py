@@ -1,7 +1,7 @@
-"""Measures Spark with a broker in a process of its own, on `local[2]`. Run by `make bench-spark`.
+"""Measures Spark with a broker in its own process, on `local[2]`. Run by `make bench-spark`.
 
 `python bench/spark.py segments` runs one part: read, write, or segments, whose broker has a folder as object storage.
-Ten million messages of 100 bytes in two partitions; medians of warm runs into Spark's noop sink.
+There are ten million messages of 100 bytes in two partitions; figures are medians of warm runs into Spark's noop sink.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def source(spark: SparkSession, url: str, **options: str) -> DataFrame:
 
 
 def stream(spark: SparkSession, url: str, directory: Path, figures: Figures) -> None:
-    """Rows for each second within triggers; the first of a query starts its workers."""
+    """Rows per second within triggers, without the first one of a query, which starts its workers."""
     given = {"startingOffsets": "earliest", "maxRecordsPerTrigger": str(TRIGGER)}
     writer = source(spark, url, **given).writeStream.format("noop").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(directory / "stream")).start()
@@ -80,7 +80,7 @@ def stream(spark: SparkSession, url: str, directory: Path, figures: Figures) -> 
 
 
 def floor(spark: SparkSession, url: str, directory: Path, client: pydanube.sync.Client, figures: Figures) -> None:
-    """A few messages are always there: what a trigger costs by itself."""
+    """The overhead of a trigger, with a few messages in each."""
     topic = "/default/floor"
     client.admin.create_topic(topic, partitions=2)
     writer = source(spark, url, topic=topic).writeStream.format("noop")
@@ -89,21 +89,21 @@ def floor(spark: SparkSession, url: str, directory: Path, client: pydanube.sync.
         with client.producer(topic) as producer:
             while len(found := full(query)) < FLOOR_BATCHES:
                 producer.send_many([b"x" * 100] * 20).result()
-                sleep(0.02)  # a loop without would be what is measured
+                sleep(0.02)  # a busy loop would be measured too
     finally:
         query.stop()
     figures.report("a trigger of a few rows, p50", median(found[-FLOOR_BATCHES // 2 :]), "ms", 150, at_least=False)
 
 
 def full(query: StreamingQuery) -> list[int]:
-    """How long each trigger with rows took."""
+    """The duration of each trigger that had rows."""
     if query.exception() is not None:
         raise query.exception()  # type: ignore[misc]
     return [each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows]
 
 
 def native(spark: SparkSession, paths: list[str]) -> DataFrame:
-    """The same files, by nobody but Spark."""
+    """The same files, read by Spark alone."""
     return spark.read.parquet(*paths).select("offset", "append_time", "payload")
 
 
@@ -114,7 +114,7 @@ def timed(frame: DataFrame) -> float:
 
 
 def segments(spark: SparkSession, directory: Path, figures: Figures) -> None:
-    """All of it uploaded. The three ways take turns, so that what else the machine does falls on all of them."""
+    """Reads uploaded messages in three ways, which take turns so that other load on the machine affects all of them."""
     folder = directory / "objects"
     os.environ["DANUBE_STORAGE__OBJECTS__URL"] = f"file://{folder}"
     process = Process(directory / "tiered")

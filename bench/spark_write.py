@@ -1,6 +1,4 @@
-"""The part `write` of bench/spark.py: rows of 100 bytes into a topic, what a small micro-batch costs, and how long a
-producer of the same topic waits meanwhile.
-"""
+"""The part `write` of bench/spark.py: rows into a topic, the overhead of a micro-batch, and a producer's latency."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ RUNS = int(os.environ.get("BENCH_RUNS", "5"))
 MESSAGES = int(os.environ.get("BENCH_MESSAGES", "10000000"))
 FILE_ROWS, ROW_BYTES = 1_000_000, 100
 FLOOR_BATCHES = 60
-LIVE_SECONDS = 0.005  # between messages of the producer beside a write
+LIVE_SECONDS = 0.005  # between messages of the producer during a write
 
 
 def writing(spark: SparkSession, directory: Path, figures: Figures) -> None:
@@ -62,7 +60,7 @@ def batches(spark: SparkSession, url: str, directory: Path, client: pydanube.syn
 
 
 def floor(spark: SparkSession, url: str, directory: Path, client: pydanube.sync.Client, figures: Figures) -> None:
-    """A few messages are always there: what a trigger from topic to topic costs by itself."""
+    """The overhead of a trigger from topic to topic, with a few messages in each."""
     source, target = "/default/few", "/default/few-out"
     for topic in (source, target):
         client.admin.create_topic(topic, partitions=2)
@@ -80,7 +78,7 @@ def floor(spark: SparkSession, url: str, directory: Path, client: pydanube.sync.
 
 
 def beside(spark: SparkSession, url: str, client: pydanube.sync.Client, figures: Figures) -> None:
-    """A producer that sends a message now and then, while a job writes six hundred megabytes to its topic."""
+    """A producer sends a message now and then, while a job writes six hundred megabytes to the same topic."""
     topic, alone, waits, job = "/default/live", list[float](), list[float](), threading.Event()
     done = threading.Event()
 
@@ -106,7 +104,7 @@ def beside(spark: SparkSession, url: str, client: pydanube.sync.Client, figures:
 
 
 def _full(query: StreamingQuery) -> list[int]:
-    """How long each trigger with rows took."""
+    """The duration of each trigger that had rows."""
     if query.exception() is not None:
         raise query.exception()  # type: ignore[misc]
     return [each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows]

@@ -1,7 +1,7 @@
-"""What the cold tier costs: batches to Parquet on one core, the way back, and both through its processes on disk.
+"""What the cold tier costs: batches to Parquet and back on one core, and both through its processes on disk.
 
-Run by `make bench-tier`; `python bench/tier.py encode decode` runs some parts. Messages have 100 bytes, in batches of
-4,000 as producers send them. A figure is the median of several runs; the load of the machine comes first.
+Run by `make bench-tier`; `python bench/tier.py encode decode` runs only some parts. Messages have 100 bytes, in batches
+of 4,000. A figure is the median of several runs; the load of the machine is printed first.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ KINDS: dict[str, tuple[Callable[[Random, int], bytes], Codec]] = {
 
 
 def rate(work: Callable[[Source], object], source: Source) -> float:
-    """Rows a second of processor time: others on the machine do not count."""
+    """Rows per second of CPU time, which does not depend on other load."""
     times = []
     for _ in range(RUNS):
         start = process_time()
@@ -86,7 +86,7 @@ def rate(work: Callable[[Source], object], source: Source) -> float:
 
 
 def encoded(source: list[bytes]) -> bytes:
-    """As a process does it: batches from bytes, 25 at a time into rows, rows into the file."""
+    """Encodes like the process does: parses batches, turns 25 at a time into rows, and writes rows to the file."""
     writer = SegmentWriter(PLAN, STREAM)
     for start in range(0, len(source), 25):
         writer.add(rows_of([Batch.parse(data) for data in source[start : start + 25]]))
@@ -98,12 +98,12 @@ def decoded(data: bytes) -> int:
     rows = 0
     for index, group in enumerate(footer.groups):
         cut = CutRows(read_group(footer, index, data[group.start : group.start + group.length]))
-        rows += sum(cut.batch(place).count for place in range(len(cut)))
+        rows += sum(cut.batch(index).count for index in range(len(cut)))
     return rows
 
 
 def check_whole(data: bytes) -> None:
-    """All of an object that is in memory."""
+    """Decodes a whole object in memory."""
     scan = SegmentScan(data, len(data))
     for start, length in scan.parts():
         scan.take(data[start : start + length])
@@ -127,14 +127,14 @@ def decode(figures: Figures) -> None:
 
 
 def catch_up(figures: Figures) -> None:
-    """Written and read through the processes, by opendal on the local disk."""
+    """Writes and reads through the processes, with opendal on the local disk."""
     for name, (payload, codec) in KINDS.items():
         with tempfile.TemporaryDirectory() as folder:
             uvloop.run(_catch_up(figures, name, batches(payload, codec), folder))
 
 
 class Turns:
-    """The longest turn of the loop in processor time, at most: what it used between two ticks of a timer."""
+    """An upper bound of the longest turn of the loop: the CPU time between two ticks of a timer."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

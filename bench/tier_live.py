@@ -1,7 +1,7 @@
-"""What live traffic notices of uploads and of a reader of cold messages. Run as part `live` of `make bench-tier`.
+"""How uploads and a reader of cold messages affect live traffic. Run as part `live` of `make bench-tier`.
 
-A broker in a process of its own; this one sends 1,000 durable messages a second and receives them, alone, while the
-broker uploads two million messages, and while another process reads them back from object storage. Medians of runs.
+The broker has its own process. This one sends and receives 1,000 durable messages per second: alone, while the broker
+uploads two million messages, and while another process reads them from object storage. Figures are medians of runs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from figures import Figures
 RUNS = int(os.environ.get("BENCH_RUNS", "3"))
 ROWS = 2_000_000
 A_SECOND, SECONDS = 1_000, 4
-CALM_SECONDS = 3.0  # what the system still writes of the bulk is not what is measured
+CALM_SECONDS = 3.0  # until the system has written out the bulk of messages
 RATIO_GOAL = 2.0
 CATCH_UP_GOAL = 1_500_000
 BULK, LIVE = "/default/bulk", "/default/live"
 
 
 async def live_p99(client: pydanube.Client, run: str) -> float:
-    """In milliseconds, from when a message was due until it is there."""
+    """Milliseconds from when a message was due until it was received."""
     latencies: list[float] = []
     topic = f"{LIVE}-{run}"
 
@@ -65,7 +65,7 @@ async def fill(client: pydanube.Client, topic: str) -> None:
 
 
 async def beside(client: pydanube.Client, run: str, work: Awaitable[object]) -> float:
-    """The p99 while `work` goes on."""
+    """The 99th percentile during `work`."""
     other = asyncio.ensure_future(work)
     found = await live_p99(client, run)
     await other
@@ -77,13 +77,13 @@ async def upload(client: pydanube.Client, topic: str) -> None:
 
 
 async def read_cold(url: str) -> None:
-    """By another process, which gives way: it would run on another machine."""
+    """Reads in another process with low priority, as if it ran on another machine."""
     reader = await asyncio.create_subprocess_exec("nice", "-n", "15", sys.executable, __file__, url)
     await reader.wait()
 
 
 async def read_all(url: str) -> float:
-    """Messages a second to one native consumer with `batches()`."""
+    """Messages per second to one native consumer with `batches()`."""
     start, left = perf_counter(), ROWS
     async with pydanube.connect(url) as client, client.reader(f"{BULK}-0", start="earliest") as reader:
         async for batch in reader.batches():
@@ -108,7 +108,7 @@ async def measure(directory: Path, figures: Figures) -> None:
                 os.sync()
                 await asyncio.sleep(CALM_SECONDS)
                 uploading.append(await beside(client, f"uploading-{run}", upload(client, f"{BULK}-{run}")))
-            while (await client.admin.storage_usage(f"{BULK}-0"))["local_bytes"]:  # noqa: ASYNC110 - it is asked
+            while (await client.admin.storage_usage(f"{BULK}-0"))["local_bytes"]:  # noqa: ASYNC110 - nothing reports it
                 await asyncio.sleep(0.2)
             for run in range(RUNS):
                 reading.append(await beside(client, f"reading-{run}", read_cold(url)))

@@ -1,8 +1,8 @@
-"""How much memory the process that writes segments takes, over as many segments as hours of ordinary work make.
+"""How much memory the process that writes segments takes, over as many segments as in hours of normal operation.
 
-Run by `python bench/tier_memory.py [MILLIONS OF MESSAGES]`, 50 without a word. Segments of many sizes, of batches of
-many sizes, are written two at a time and read again, as a broker asks for it. It says the largest resident memory of
-each tenth of the work, so that a creep shows, and how often the process was replaced.
+Run `python bench/tier_memory.py [MILLIONS OF MESSAGES]`; the default is 50. Segments and batches of many sizes are
+written two at a time and read again, as a broker does. It prints the largest resident memory of each tenth of the work,
+so that a leak shows, and how often the process was replaced.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def resident_mib(pid: int) -> float:
 
 
 class Source:
-    """Batches as producers send them, made once and stamped again: encoding them is not what is measured."""
+    """Batches as producers send them, built once and stamped again, because building them is not to be measured."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -65,7 +65,7 @@ class Source:
 
 
 class Watched:
-    """The resident memory of the process, looked at ten times a second."""
+    """Watches the resident memory of the process, ten times per second."""
 
     def __init__(self, segments: SegmentProcesses) -> None:
         self._segments = segments

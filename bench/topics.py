@@ -1,13 +1,13 @@
-"""Measures topics on this machine's disk: taking one back with a million acks out of order, and messages end to end.
+"""Measures topics on this machine's disk: reopening one with a million acks out of order, and messages end to end.
 
-The restart is a crash: nothing was closed but the disk. End to end is everything a broker does but the sockets:
-publish, store, decide, hand out, acknowledge, store that too.
+The restart is a crash: only the disk was closed. End to end is everything that a broker does except for the sockets:
+publish, store, dispatch, acknowledge, and store the acks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -16,18 +16,20 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import uvloop
+from pydanube.storage.watched_clock import WatchedClock
 
 from figures import Figures
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
-from pydanube.base.ids import ConsumerId, NodeIdentity
+from pydanube.base.errors import DanubeError
+from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import ACK_RANGES_MAX
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.subscription.delivery import Delivery
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Surroundings, Topic
-from pydanube.ports.storage import StorageNode
 from pydanube.sim.world.catalog import SimCatalog
+from pydanube.storage.local import LocalNodes
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.tail import TailCache
@@ -43,28 +45,18 @@ PERMITS = 10_000
 REOPEN_SECONDS_MAX = 5.0
 
 
-class OneNode:
-    def __init__(self, node: DiskNode) -> None:
-        self._node = node
-
-    def get(self, identity: NodeIdentity) -> StorageNode:
-        return self._node
-
-    def choose(self, count: int) -> list[NodeIdentity]:
-        return [self._node.identity]
-
-
 async def nowhere(topic: str, letter: Batch) -> None:
-    """No message fails here."""
+    """Never called: no message fails here."""
 
 
 @asynccontextmanager
 async def opened(directory: Path, catalog: SimCatalog) -> AsyncIterator[Topic]:
-    """The topic of that directory. It is not closed afterwards: whoever opens it next finds what a crash leaves."""
+    """Opens the topic in that directory. It is not closed, so the next opening finds what a crash leaves."""
     disk = PosixDisk(directory)
     node = await DiskNode.open([disk], NodeSettings(), SystemRandomness())
     await node.meet_catalog(catalog.known(), catalog.next_ledger)
-    around = Surroundings(catalog, OneNode(node), SystemClock(), SystemRandomness(), TailCache(), nowhere)
+    clock = WatchedClock(SystemClock())
+    around = Surroundings(catalog, LocalNodes(node), clock, SystemRandomness(), TailCache(), nowhere)
     try:
         yield await Topic.open("/default/bench", around, TopicOptions())
     finally:
@@ -73,7 +65,7 @@ async def opened(directory: Path, catalog: SimCatalog) -> AsyncIterator[Topic]:
 
 
 async def scatter(directory: Path, catalog: SimCatalog) -> float:
-    """Every second of two million messages is acknowledged; the acks per second that became durable."""
+    """Acks every second of two million messages. Returns the durable acks per second."""
     async with opened(directory, catalog) as topic:
         host = await topic.subscribe("bench", SubscriptionKind.SHARED)
         for _ in range(2 * ACKS // BATCH.count // 100):
@@ -86,7 +78,7 @@ async def scatter(directory: Path, catalog: SimCatalog) -> float:
 
 
 async def reopen(directory: Path, catalog: SimCatalog) -> float:
-    """Seconds until node and topic are ready again."""
+    """How many seconds it takes until node and topic are ready again."""
     started = perf_counter()
     async with opened(directory, catalog) as topic:
         seconds = perf_counter() - started
@@ -96,7 +88,7 @@ async def reopen(directory: Path, catalog: SimCatalog) -> float:
 
 
 class Worker:
-    """A consumer that acknowledges whatever it is handed, at once, and asks for as much again."""
+    """A consumer that acks every delivery at once, and grants as many permits again."""
 
     def __init__(self, host: SubscriptionHost, count: int, *, single: bool) -> None:
         self.id = ConsumerId(0)
@@ -118,11 +110,20 @@ class Worker:
             answer.add_done_callback(lambda _: self.done.set_result(None))
 
     def reset(self, generation: int) -> None:
-        """Nobody seeks here."""
+        """Never called: there are no seeks."""
+
+    def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Never called: nothing fails."""
+
+    def hindered(self, error: DanubeError | None) -> None:
+        """Never called: nothing is damaged."""
+
+    def closed(self, error: DanubeError) -> None:
+        """Never called: the topic is not closed."""
 
 
 async def end_to_end(directory: Path, kind: SubscriptionKind, count: int, *, single: bool) -> float:
-    """Messages per second, from the first publish to the last ack that is durable."""
+    """Messages per second, from the first publish to the last durable ack."""
     async with opened(directory, SimCatalog(Random(0))) as topic:
         host = await topic.subscribe("bench", kind)
         worker = Worker(host, count, single=single)

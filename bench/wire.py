@@ -1,6 +1,6 @@
-"""What the native protocol costs on one core: frames cut out of received bytes, decoded, and encoded.
+"""What the native protocol costs on one core: frames read from received bytes, decoded, and encoded.
 
-A figure is the median of several runs. Bytes come in pieces as a socket gives them, so that frames are cut anywhere.
+A figure is the median of several runs. Bytes are received in pieces, like from a socket, so frames are split anywhere.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from pydanube.wire.commands import (
 from pydanube.wire.frames import PREFACE, FrameReader, Side
 
 RUNS = 15
-SMALL_FRAMES = 20_000  # in one run
+SMALL_FRAMES = 20_000  # per run
 LARGE_FRAMES = 256
-PIECE_BYTES = 256 * KIB  # what a socket gives at once at most
+PIECE_BYTES = 256 * KIB  # at most, per read of a socket
 PUBLISH_TIME = 1_700_000_000_000_000
 
-SMALL: dict[str, tuple[Side, Command]] = {  # who reads it, and what
+SMALL: dict[str, tuple[Side, Command]] = {  # the side that reads it, and the command
     "ACK": (Side.BROKER, Ack(2, 3, 1, [(1000, 1999)])),
     "GRANT": (Side.BROKER, Grant(2, 1000)),
     "PUBLISHED": (Side.CLIENT, Published(1, 2, 1000, Receipt.FSYNCED, 1)),
 }
-BATCH = build([bytes(1000)] * 260, publish_time=PUBLISH_TIME)  # with its offsets about 256 KiB
+BATCH = build([bytes(1000)] * 260, publish_time=PUBLISH_TIME)  # about 256 KiB with its offsets
 
 
 def opened(side: Side) -> FrameReader:

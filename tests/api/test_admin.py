@@ -10,8 +10,8 @@ import pytest
 
 from api.frame_client import Client, payloads
 from api.test_native import TOPIC, run
+from broker.door_world import served
 from pydanube.api.server import Server
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.state.log import state_stream
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Ack, Closed, Deliver, Error, Grant, Publish, Published, Reply, Request, Reset
@@ -74,19 +74,19 @@ def test_users_of_a_topic_that_another_broker_took_may_try_again(tmp_path: Path,
         client = await Client.connect(server.address)
         await client.ask("open_producer", channel=1, topic=TOPIC)
         await consumer(client, 2)
-        service = server._broker.service
-        opened = await service.open(ANONYMOUS, TOPIC)
+        door = server._broker.door
+        opened = await served(door, TOPIC)
         stream = opened.record.stream(None)
-        around = service._around
+        around = door.around
         record, version = await around.catalog.load(stream)
         await around.catalog.store(stream, record.taken_over("another"), version, record)
         client.send(Publish(1, 5, build([b"x"], publish_time=1).to_bytes()))
         assert isinstance(await client.receive(), Published)
         await asyncio.gather(opened.topic.truncate(), return_exceptions=True)  # type: ignore[union-attr]
         if found_out == "by use":
-            await service.open(ANONYMOUS, TOPIC)
+            await served(door, TOPIC)
         else:
-            service.time_moved()
+            door.time_moved()
         told = [await client.receive(), await client.receive()]
         assert [(each.channel, each.code, each.retriable) for each in told if isinstance(each, Closed)] == [
             (1, "topic_closed", True),
@@ -358,18 +358,18 @@ def test_a_deleted_topic_leaves_nothing_and_made_again_it_is_new(tmp_path: Path)
         client = await Client.connect(server.address)
         await published(client, 1, 3)
         await consumer(client, 2)
-        service = server._broker.service
-        ledgers = await service._around.nodes.get(server._broker._node.identity).list()
+        door = server._broker.door
+        ledgers = await door.around.nodes.get(server._broker._node.identity).list()
         assert ledgers
         await client.ask("close", channel=1)
         await client.ask("close", channel=2)
         await client.ask("topic.delete", topic=TOPIC)
-        assert await service._around.catalog.streams() == []
-        assert await service._around.nodes.get(server._broker._node.identity).list() == []
+        assert await door.around.catalog.streams() == []
+        assert await door.around.nodes.get(server._broker._node.identity).list() == []
         await client.ask("open_producer", channel=3, topic=TOPIC)
         assert (await client.publish(3, b"new")).base_offset == 0
         assert (await client.ask("subscription.list", topic=TOPIC))["subscriptions"] == []
-        newer = await service._around.nodes.get(server._broker._node.identity).list()
+        newer = await door.around.nodes.get(server._broker._node.identity).list()
         assert min(each.ledger for each in newer) > max(each.ledger for each in ledgers)
 
     run(tmp_path, life)
@@ -381,17 +381,17 @@ def test_what_an_interrupted_deletion_left_goes_at_the_next_start(tmp_path: Path
         for number, topic in enumerate((TOPIC, "/default/kept"), 1):
             await published(client, number, 3, topic)
         await consumer(client, 3)
-        service = server._broker.service
-        await service._directory.delete_topic((await service.open(ANONYMOUS, TOPIC)).name)  # and then, a crash
+        door = server._broker.door
+        await door.directory.delete_topic((await served(door, TOPIC)).name)  # and then, a crash
 
     async def second(server: Server) -> None:
-        service = server._broker.service
-        kept = service._directory.topics("default")[0]
-        while len(await service._around.catalog.streams()) != 2:
-            await service.leftovers.sweep()
+        door = server._broker.door
+        kept = door.directory.topics("default")[0]
+        while len(await door.around.catalog.streams()) != 2:
+            await door.leftovers.sweep()
             await asyncio.sleep(0)
-        assert await service._around.catalog.streams() == [kept.stream(None), state_stream(kept.stream(None))]
-        assert not service.leftovers
+        assert await door.around.catalog.streams() == [kept.stream(None), state_stream(kept.stream(None))]
+        assert not door.leftovers
         assert not any(status.quarantined for status in await server._broker._node.list())
         client = await Client.connect(server.address)
         assert await client.ask("bounds", topic="/default/kept") == {"first": 0, "end": 3}

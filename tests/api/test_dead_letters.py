@@ -100,7 +100,7 @@ def test_a_consumer_that_stops_reading_is_not_sent_for_ever(tmp_path: Path) -> N
         waiting = doorway._transport.get_write_buffer_size()
         assert waiting < SEND_BUFFER_BYTES_MAX + 8 * MIB
         [channel] = [each for each in doorway._native.channels.values() if isinstance(each, ConsumerChannel)]
-        assert channel.hold is not None
+        assert channel.handle is not None
         assert not channel._connection.writable
         assert channel._ahead == 0
 

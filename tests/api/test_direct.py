@@ -57,7 +57,7 @@ def test_segments_are_listed_in_pages_also_those_of_index_objects(
             page = await ask(start=6, end=9, limit=2)
             assert ([each["first"] for each in page["segments"]], page["more"]) == ([6, 8], False)
             assert (await ask(start=4, end=4))["segments"] == []
-            server._broker.service.tiers._reader._listed.clear()
+            server._broker.door.tiers._reader._listed.clear()
             for key in [key for key in objects.objects if "/index-" in key]:
                 del objects.objects[key]
             assert 0 < len((await ask(end=14))["segments"]) < 7  # what cannot be listed is left to the broker

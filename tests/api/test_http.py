@@ -22,6 +22,7 @@ from pydanube.api.server import Server
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import error_table
 from pydanube.base.limits import HTTP_PIPELINED_BYTES_MAX, KIB, MIB
+from pydanube.broker.door.session import Session
 from pydanube.wire.http1 import HttpRequest
 
 ORDERS = "/api/v1/topics/default/orders"
@@ -361,9 +362,9 @@ def test_requests_behind_one_another_are_served_one_in_a_turn_so_that_others_com
 ) -> None:
     answer, served = Web.answer, []
 
-    async def noted(web: Web, request: HttpRequest) -> Answer:
+    async def noted(web: Web, request: HttpRequest, session: Session) -> Answer:
         served.append(request.target)
-        return await answer(web, request)
+        return await answer(web, request, session)
 
     monkeypatch.setattr(Web, "answer", noted)
 

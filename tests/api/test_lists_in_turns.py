@@ -7,18 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from api.http_client import Http, with_http
+from pydanube.access.principals import ANONYMOUS
 from pydanube.api.grpc.admin import BROKER, NamespaceAdmin, TopicAdmin
 from pydanube.api.grpc.messages import Messages
 from pydanube.api.operations import verbs as verbs_module
 from pydanube.api.server import Server
 from pydanube.base.errors import SubscriptionNotFound
 from pydanube.broker.directory.directory import Directory
-from pydanube.broker.door import admin as admin_module
+from pydanube.broker.door.session import Origin
+from pydanube.broker.door.verbs import subscriptions as subscriptions_module
+from pydanube.broker.door.verbs import topics as topics_module
 
 FEW, MANY = 3, 20
 ORDERS = "/api/v1/topics/default/orders"
@@ -60,6 +64,7 @@ def test_very_many_topics_are_read_some_in_each_turn(tmp_path: Path, monkeypatch
         return found
 
     monkeypatch.setattr(verbs_module, "TOPICS_READ_A_TURN", FEW)
+    monkeypatch.setattr(topics_module, "TOPICS_READ_A_TURN", FEW)
     monkeypatch.setattr(Directory, "topics", noted)
 
     async def story(server: Server, http: Http) -> None:
@@ -78,8 +83,8 @@ def test_very_many_topics_are_read_some_in_each_turn(tmp_path: Path, monkeypatch
         with turns.counted():
             assert (await http.ask("GET", "/api/v1/storage/default")).json["topics"] == []  # none of them keeps any
         assert max(turns.done.values()) <= FEW
-        face: Any = type("Face", (), {"service": server._broker.service})
-        call: Any = None
+        face: Any = None
+        call: Any = SimpleNamespace(session=server._broker.door.session(ANONYMOUS, Origin("grpc")))
         asked = messages.BrokerRequest(broker_id=BROKER)
         namespace = messages.NamespaceRequest(name="default")
         with turns.counted():
@@ -98,7 +103,7 @@ def test_very_many_subscriptions_are_described_some_in_each_turn(
 ) -> None:
     """One of them is deleted meanwhile."""
     turns, gone = Turns(), "s07"
-    describe: Callable[..., Any] = admin_module._stats
+    describe: Callable[..., Any] = subscriptions_module.subscription_stats
 
     def noted(name: str, *arguments: Any) -> Any:
         turns.note()
@@ -106,8 +111,8 @@ def test_very_many_subscriptions_are_described_some_in_each_turn(
             raise SubscriptionNotFound("deleted meanwhile")
         return describe(name, *arguments)
 
-    monkeypatch.setattr(admin_module, "SUBSCRIPTIONS_A_TURN", FEW)
-    monkeypatch.setattr(admin_module, "_stats", noted)
+    monkeypatch.setattr(subscriptions_module, "SUBSCRIPTIONS_A_TURN", FEW)
+    monkeypatch.setattr(subscriptions_module, "subscription_stats", noted)
 
     async def story(server: Server, http: Http) -> None:
         await http.ask("PUT", ORDERS)

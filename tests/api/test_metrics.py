@@ -15,15 +15,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import pydanube
 from api.http_client import Http, with_http
+from pydanube.access.principals import Principal
 from pydanube.api.http import kept as kept_module
 from pydanube.api.http.kept import KeptPage
 from pydanube.api.server import Server
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import LedgerDamaged
+from pydanube.base.names import TopicName
 from pydanube.broker.door import metrics as metrics_module
 from pydanube.broker.door.metrics import FAMILIES, LoopWatch, Page
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import Opened, Principal
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.serving.open_topics import OpenTopics
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDERS = "/api/v1/topics/default/orders"
@@ -134,7 +136,7 @@ def test_the_age_of_a_backlog_is_read_where_it_is_in_no_memory_and_remembered(tm
         await http.ask("PUT", f"{ORDERS}", {})
         await http.ask("PUT", f"{ORDERS}/subscriptions/s")
         await publish(http, "orders", 3)
-        [opened] = server._broker.service.opened()
+        [opened] = server._broker.door.topics.opened()
         opened.topic.ledger._tail.clear()  # type: ignore[union-attr]
         assert (await scrape(http))["danube_backlog_seconds", ("/default/orders", "s")] > 0
         host: Any = opened.topic.subscriptions["s"]
@@ -193,7 +195,7 @@ def test_many_topics_are_looked_at_in_slices(tmp_path: Path, monkeypatch: pytest
             await http.ask("PUT", f"/api/v1/topics/default/t{topic}")
             await http.ask("GET", f"/api/v1/topics/default/t{topic}")
         turns = 0
-        collecting = asyncio.ensure_future(server._metrics.collect(Page()))
+        collecting = asyncio.ensure_future(server._broker.door.metrics.collect(Page()))
         while not collecting.done():
             turns += 1
             await asyncio.sleep(0)
@@ -358,13 +360,13 @@ def test_after_a_restart_every_topic_is_counted_and_kept_though_nobody_asks_for_
         await http.ask("PUT", "/api/v1/topics/default/ticks", {"reliable": False})
 
     async def after(server: Server, http: Http) -> None:
-        reopening = server._broker.service._reopening
+        reopening = server._broker.door._reopening
         assert reopening is not None
         await reopening
         samples = await scrape(http)
         assert samples["danube_backlog_messages", ("/default/orders", "s")] == 3
         assert samples["danube_backlog_messages", ("/default/bills", "s")] == 3
-        served = {str(each.name) for each in server._broker.service.opened()}
+        served = {str(each.name) for each in server._broker.door.topics.opened()}
         assert served == {"/default/orders", "/default/bills", *(f"/default/wide-part-{each}" for each in range(3))}
 
     with_http(tmp_path, before)
@@ -378,20 +380,20 @@ def test_a_topic_that_cannot_be_opened_after_a_restart_is_not_in_the_way_of_the_
         for topic in ("a", "b", "c"):
             await http.ask("PUT", f"/api/v1/topics/default/{topic}")
 
-    opening = Service.open
+    opening = OpenTopics._serve
 
-    async def fails(self: Service, principal: Principal, name: str, **options: Any) -> Opened:
-        if name == "/default/b":
+    async def fails(self: OpenTopics, principal: Principal, name: TopicName, **options: Any) -> OpenTopic:
+        if str(name) == "/default/b":
             raise LedgerDamaged("a bad block")
         return await opening(self, principal, name, **options)
 
     async def after(server: Server, http: Http) -> None:
-        reopening = server._broker.service._reopening
+        reopening = server._broker.door._reopening
         assert reopening is not None
         await reopening
-        assert [str(each.name) for each in server._broker.service.opened()] == ["/default/a", "/default/c"]
+        assert [str(each.name) for each in server._broker.door.topics.opened()] == ["/default/a", "/default/c"]
         assert "could not reopen /default/b at startup; it is opened on first use: a bad block" in caplog.text
 
     with_http(tmp_path, before)
-    monkeypatch.setattr(Service, "open", fails)
+    monkeypatch.setattr(OpenTopics, "_serve", fails)
     with_http(tmp_path, after)

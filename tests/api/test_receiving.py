@@ -13,14 +13,15 @@ import pytest
 import pydanube
 from api.http_client import Http, Reply, with_http
 from client.unreadable import poison
+from pydanube.access.principals import ANONYMOUS, SYSTEM
 from pydanube.api.http import door as door_module
 from pydanube.api.server import Server
 from pydanube.base.errors import ConsumerBusy, OffsetsDamaged
 from pydanube.base.limits import KIB
-from pydanube.base.names import parse_topic
+from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.door import leasing as leasing_module
-from pydanube.broker.door.leasing import Poll
-from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.door.leasing import Key, Poll
+from pydanube.broker.door.session import Origin
 from pydanube.testing.clock import VirtualClock
 from pydanube.wire.batch import build
 
@@ -95,8 +96,8 @@ def test_a_request_waits_for_a_message_and_gets_it_when_it_comes(tmp_path: Path)
         await make(http)
         waiting = await Http.connect(server)
         waiting.send("POST", f"{SUB}/receive?wait=20")
-        door = server._listener.web.door
-        while not door.waiting:  # noqa: ASYNC110 - sockets of this loop
+        face = server._listener.web.face
+        while not face.waiting:  # noqa: ASYNC110 - sockets of this loop
             await asyncio.sleep(0)
         await publish(http, "at last")
         assert values((await waiting.reply()).json["messages"]) == ["at last"]
@@ -175,7 +176,7 @@ def test_a_late_ack_counts(tmp_path: Path) -> None:
         await make(http, messages=1)
         found = await receive(http, "?lease_seconds=1")
         clock.advance(2)
-        assert len(server._listener.web.door.leasing) == 0
+        assert len(server._broker.door.leasing) == 0
         assert (await settle(http, "ack", *found)).json == {"acked": 1, "ended": []}
         assert await receive(http) == []
 
@@ -221,7 +222,7 @@ def test_a_seek_and_a_subscription_made_anew_void_leases(tmp_path: Path) -> None
         assert values(again) == ["m0", "m1"]
         await http.ask("DELETE", SUB)
         assert (await settle(http, "ack", *again)).json["code"] == "subscription_not_found"
-        assert len(server._listener.web.door.leasing) == 0
+        assert len(server._broker.door.leasing) == 0
         await http.ask("PUT", SUB, {"type": "shared", "start": "earliest"})
         assert (await settle(http, "ack", *again)).json["code"] == "lease_ended"
         assert values(await receive(http)) == ["m0", "m1"]
@@ -263,8 +264,9 @@ def test_a_consumer_that_was_refused_is_tried_again_by_whoever_comes_next(tmp_pa
     async def story(server: Server, http: Http) -> None:
         await make(http, "exclusive", messages=2)
         mine = await receive(http, "?consumer=a&limit=1")
-        leasing = server._listener.web.door.leasing
-        outlet = leasing._outlet(ANONYMOUS, (parse_topic("/default/orders"), "workers", "b"))
+        session = server._broker.door.session(ANONYMOUS, Origin("http"))
+        key = Key(ANONYMOUS, parse_topic("/default/orders"), "workers", "b")
+        outlet = server._broker.door.leasing._outlet(session, key)
         refused = Poll(1, None, 1, asyncio.get_running_loop().create_future())
         outlet.enter(refused)
         with pytest.raises(ConsumerBusy):
@@ -279,23 +281,23 @@ def test_a_consumer_that_was_refused_is_tried_again_by_whoever_comes_next(tmp_pa
 def test_one_damaged_partition_does_not_keep_a_request_from_waiting_for_the_others(tmp_path: Path) -> None:
     async def story(server: Server, http: Http) -> None:
         await make(http, partitions=2)
-        service = server._listener.web.door.service
-        real, damaged = service.open, ["/default/orders-part-0"]
+        topics = server._broker.door.topics
+        real, damaged = topics._serve, ["/default/orders-part-0"]
 
-        async def opened(principal: Any, name: str, **named: Any) -> Any:
-            if name in damaged:
-                raise OffsetsDamaged.between(0, 0, name)
+        async def opened(principal: Any, name: TopicName, **named: Any) -> Any:
+            if str(name) in damaged:
+                raise OffsetsDamaged.between(0, 0, str(name))
             return await real(principal, name, **named)
 
-        service.open = opened  # type: ignore[method-assign]
+        topics._serve = opened  # type: ignore[method-assign]
         begun = asyncio.get_running_loop().time()
         told = await http.ask("POST", f"{SUB}/receive?wait=1")
         assert told.json["code"] == "offsets_damaged"
         assert asyncio.get_running_loop().time() - begun >= 1
         waiting = asyncio.ensure_future(receive(http, "?wait=20"))
-        while not server._listener.web.door.leasing._outlets:  # noqa: ASYNC110 - it does not tell, it is asked
+        while not server._broker.door.leasing._outlets:  # noqa: ASYNC110 - it does not tell, it is asked
             await asyncio.sleep(0.001)
-        sound = service.reliable(await real(ANONYMOUS, "/default/orders-part-1"))
+        sound = (await real(SYSTEM, parse_topic("/default/orders-part-1"))).reliable
         await sound.publish(build([b"sound"], publish_time=1)).confirmed
         assert values(await waiting) == ["sound"]
         damaged.append("/default/orders-part-1")
@@ -363,13 +365,13 @@ def test_all_partitions_are_received_from_and_no_more_than_asked_for(tmp_path: P
 def test_a_client_that_hangs_up_while_it_waits_takes_nothing_with_it(tmp_path: Path) -> None:
     async def story(server: Server, http: Http) -> None:
         await make(http)
-        door = server._listener.web.door
+        face = server._listener.web.face
         gone = await Http.connect(server)
         gone.send("POST", f"{SUB}/receive?wait=20")
-        while not door.waiting:  # noqa: ASYNC110
+        while not face.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         gone.writer.transport.abort()
-        while door.waiting:  # noqa: ASYNC110
+        while face.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await publish(http, "for others")
         [found] = await receive(http)
@@ -407,7 +409,7 @@ def test_leases_and_requests_that_wait_have_bounds(tmp_path: Path, monkeypatch: 
         held = await receive(http, "?limit=2")
         waiting = await Http.connect(server)
         waiting.send("POST", f"{SUB}/receive?wait=20&limit=1")
-        while not server._listener.web.door.waiting:  # noqa: ASYNC110
+        while not server._listener.web.face.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         for path in (f"{SUB}/receive", f"{ORDERS}/messages?wait=1"):
             method = "POST" if path.endswith("receive") else "GET"
@@ -471,7 +473,7 @@ def test_nothing_is_received_without_a_subscription_or_from_a_topic_that_keeps_n
         assert (await http.ask("POST", other)).json["code"] == "topic_not_found"
         await http.ask("PUT", "/api/v1/topics/default/other")
         assert (await http.ask("POST", other)).json["code"] == "subscription_not_found"
-        assert server._listener.web.door.waiting == 0
+        assert server._listener.web.face.waiting == 0
 
     with_http(tmp_path, story)
 
@@ -482,11 +484,11 @@ def test_a_topic_that_is_deleted_ends_those_who_wait(tmp_path: Path) -> None:
         await receive(http)
         waiting = await Http.connect(server)
         waiting.send("POST", f"{SUB}/receive?wait=20")
-        while not server._listener.web.door.waiting:  # noqa: ASYNC110
+        while not server._listener.web.face.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await http.ask("DELETE", ORDERS)
         assert (await waiting.reply()).json["code"] == "topic_not_found"
-        assert len(server._listener.web.door.leasing) == 0
+        assert len(server._broker.door.leasing) == 0
         await waiting.close()
 
     with_http(tmp_path, story)
@@ -508,7 +510,7 @@ def test_many_who_wait_share_what_comes_and_nobody_gets_anything_twice(tmp_path:
         async with crowd(server, 20) as clients:
             for each in clients:
                 each.send("POST", f"{SUB}/receive?wait=20&limit=2")
-            while server._listener.web.door.waiting < 20:  # noqa: ASYNC110
+            while server._listener.web.face.waiting < 20:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await publish(http, *(f"m{each}" for each in range(40)))
             found = [message for each in clients for message in (await each.reply()).json["messages"]]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from api.http_client import Http, with_http
+from broker.door_world import served
 from pydanube.api.server import Server
 from pydanube.broker.serving import redrive as redrive_module
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.topic.topic import Topic
 
 DEFAULT = "/api/v1/topics/default"
@@ -186,7 +186,7 @@ def test_a_letter_goes_to_the_partition_of_its_key(tmp_path: Path) -> None:
 def test_letters_go_back_to_a_topic_that_has_forgotten_producers_and_leave_no_name_there(tmp_path: Path) -> None:
     async def story(server: Server, http: Http) -> None:
         await prepared(http, letter("orders", "a"), letter("orders", "b"))
-        opened = await server._broker.service.open(ANONYMOUS, "/default/orders")
+        opened = await served(server._broker.door, "/default/orders")
         assert isinstance(opened.topic, Topic)
         opened.topic.state.producers.forgotten = 1
         assert (await redrive(http, limit=1))["redriven"] == 1

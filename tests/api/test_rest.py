@@ -24,6 +24,7 @@ from pydanube.api.operations.verbs import VERBS
 from pydanube.api.server import Server, load, settings
 from pydanube.base.errors import error_table
 from pydanube.base.limits import KIB, MIB, PUBLISHED_MESSAGES_MAX
+from pydanube.broker.serving.handles import ProducerHandle
 from pydanube.cli.commands.dlq import dlq
 from pydanube.cli.commands.namespace import namespace
 from pydanube.cli.commands.subscription import subscription
@@ -538,10 +539,10 @@ def test_a_disk_that_is_full_is_not_the_callers_fault(tmp_path: Path, monkeypatc
         def full(*_: object) -> None:
             raise error_table()["disk_full"]("no space")
 
-        monkeypatch.setattr(server._broker.service, "publish", full)
+        monkeypatch.setattr(ProducerHandle, "publish", full)
         reply = await http.ask("POST", f"{ORDERS}/messages", {"messages": [{}]})
         assert (reply.status, reply.headers["retry-after"], reply.json["blame"]) == (503, "1", "environment")
-        monkeypatch.setattr(server._broker.service, "publish", lambda *_: 1 / 0)
+        monkeypatch.setattr(ProducerHandle, "publish", lambda *_: 1 / 0)
         reply = await http.ask("POST", f"{ORDERS}/messages", {"messages": [{}]})
         assert (reply.status, reply.json["detail"]) == (500, "the broker failed: ZeroDivisionError")
 

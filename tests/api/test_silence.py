@@ -222,8 +222,8 @@ def test_the_sweep_looks_at_all_once_in_half_a_keepalive_and_at_few_in_one_turn(
             looks.append((loop.time(), self.number))
 
     async def story() -> None:
-        service = SimpleNamespace(presence=SimpleNamespace(listed=[]))
-        listener = Listener(cast(Any, service), cast(Any, None), cast(Any, None), "test", keepalive_seconds=30)
+        door = SimpleNamespace(presence=SimpleNamespace(listed=[]))
+        listener = Listener(cast(Any, door), cast(Any, None), cast(Any, None), "test", keepalive_seconds=30)
         listener.connections = {cast(Any, Silent(number)): None for number in range(count)}
         listener._sweep(iter(()))
         await asyncio.sleep(95)

@@ -343,7 +343,7 @@ def test_long_lists_come_in_pages_and_a_lost_list_of_segments_is_named(
             firsts += [each["first"] for each in page["segments"]]
             more, start = page["more"], page["segments"][-1]["last"] + 1
         assert firsts == list(range(0, 14, 2))
-        server._broker.service.tiers._reader._listed.clear()  # as if it were long ago
+        server._broker.door.tiers._reader._listed.clear()  # as if it were long ago
         lost = indexes()[0]
         del objects.objects[lost]
         first, *rest = (await http.ask("GET", f"{STORAGE}/segments")).json["segments"]

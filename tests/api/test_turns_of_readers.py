@@ -47,12 +47,12 @@ def published(*batches: bytes, **fields: Any) -> list[bytes]:
 
 
 def end_of(server: Server, topic: str) -> int:
-    found = [each.topic for each in server._broker.service.opened() if str(each.name) == topic]
+    found = [each.topic for each in server._broker.door.topics.opened() if str(each.name) == topic]
     return found[0].ledger.confirmed_end if found and isinstance(found[0], Topic) else 0
 
 
 def subscription_of(server: Server) -> SubscriptionHost:
-    (topic,) = [each.topic for each in server._broker.service.opened() if str(each.name) == TOPIC]
+    (topic,) = [each.topic for each in server._broker.door.topics.opened() if str(each.name) == TOPIC]
     assert isinstance(topic, Topic)
     return topic.subscriptions["s"]
 

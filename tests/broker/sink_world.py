@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pydanube.broker.serving.open_topic import ANONYMOUS
+from broker.door_world import served
+from pydanube.access.principals import ANONYMOUS
 from pydanube.broker.standalone import Broker
 from pydanube.topic.sinks import Once, Request, SinkKey, Verdict
 from pydanube.wire.batch import Batch, build
@@ -29,13 +30,13 @@ class Job:
     """A run of a query: stages rows in several batches, then asks for the commit."""
 
     def __init__(self, broker: Broker, run: str = "run-1", key: SinkKey = KEY) -> None:
-        self._service = broker.service
+        self._door = broker.door
         self._run = run
         self._key = key
 
     async def stage(self, rows: Sequence[str]) -> list[list[int]]:
-        name, _ = await self._service.sinks.begin(ANONYMOUS, self._key)
-        staged = self._service.reliable(await self._service.open(ANONYMOUS, name))
+        name, _ = await self._door.sinks.begin(self._key)
+        staged = (await served(self._door, name)).reliable
         refs = []
         for at in range(0, len(rows), 3):
             payloads = [row.encode() for row in rows[at : at + 3]]
@@ -45,8 +46,8 @@ class Job:
         return refs
 
     async def decide(self, parts: Mapping[str, list[list[int]]]) -> int:
-        name, _ = await self._service.sinks.begin(ANONYMOUS, self._key)
-        staged = self._service.reliable(await self._service.open(ANONYMOUS, name))
+        name, _ = await self._door.sinks.begin(self._key)
+        staged = (await served(self._door, name)).reliable
         receipt = staged.publish(build([json.dumps({"parts": parts}).encode()], publish_time=1))
         await receipt.confirmed
         return receipt.offset
@@ -59,7 +60,7 @@ class Job:
 
     async def commit(self, batch: int, decision: int, source: str = "", once: Once = Once.STREAM) -> Verdict:
         request = Request(once, self._run, batch, source, decision)
-        return await self._service.sinks.commit(ANONYMOUS, self._key, request)
+        return await self._door.sinks.commit(ANONYMOUS, self._key, request)
 
 
 def rows_of(prefix: str, count: int) -> list[str]:
@@ -74,5 +75,5 @@ async def seen(broker: Broker, topic: str = TOPIC) -> list[str]:
 async def started(path: Path) -> AsyncIterator[Broker]:
     """As a process starts: what was decided goes on by itself."""
     async with opened(path, None) as broker:
-        broker.service.reopen()
+        broker.door.reopen()
         yield broker

@@ -335,7 +335,7 @@ def test_a_subscription_that_nobody_uses_ends_and_one_that_is_used_stays(seconds
 
 
 def test_keys_of_many_messages_are_looked_at_some_in_each_turn_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(best_effort_topic, "LOOKED_INTO_AT_ONCE", 10)
+    monkeypatch.setattr(best_effort_topic, "EXAMINED_AT_ONCE", 10)
 
     async def main(topic: BestEffortTopic) -> None:
         host = await topic.subscribe("s", KEY_SHARED)
@@ -356,7 +356,7 @@ def test_keys_of_many_messages_are_looked_at_some_in_each_turn_and_in_order(monk
 
 
 def test_what_is_still_being_looked_at_is_dropped_when_its_topic_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(best_effort_topic, "LOOKED_INTO_AT_ONCE", 10)
+    monkeypatch.setattr(best_effort_topic, "EXAMINED_AT_ONCE", 10)
 
     async def main(topic: BestEffortTopic) -> None:
         hosts = [await topic.subscribe(name, KEY_SHARED) for name in "st"]

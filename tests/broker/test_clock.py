@@ -18,7 +18,7 @@ from pydanube.base.limits import (
     SECOND,
 )
 from pydanube.broker.topic.topic import Topic
-from pydanube.storage.watched_clock import WatchedClock
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.stream.retention import RetentionPolicy
 from pydanube.topic import dedup
 from pydanube.topic.records import Cause
@@ -197,7 +197,7 @@ def test_no_producer_is_forgotten_as_idle_after_a_jump(world: TopicWorld, monkey
 def test_a_start_long_after_the_newest_message_waits_before_it_deletes(
     world: TopicWorld, days: int, trusted: bool
 ) -> None:
-    watch = WatchedClock(world.clock)
+    watch = CheckedClock(world.clock)
     watch.begin(0)
     assert watch.trusted(), "there is nothing yet"
     watch.begin(world.clock.wall() - days * 24 * 3600 * SECOND)

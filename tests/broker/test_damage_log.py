@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from broker.service_world import ServiceWorld
+from broker.door_world import DoorWorld, caller, served
 from broker.test_salvage import ORDERS, damage
 from pydanube.base.errors import OffsetsDamaged
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.door.door import Door
 from pydanube.topic.records import SubscriptionKind
 
 NAMES = ["found-by-its-name", "another-one"]
 
 
 def test_the_damaged_state_of_a_closed_topic_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    world = ServiceWorld()
+    world = DoorWorld()
 
-    async def write(service: Service) -> None:
-        await service.create_topic(ANONYMOUS, ORDERS)
-        topic = service.reliable(await service.open(ANONYMOUS, ORDERS))
+    async def write(door: Door) -> None:
+        await caller(door).topics.create(ORDERS)
+        topic = (await served(door, ORDERS)).reliable
         for name in NAMES:
             await topic.subscribe(name, SubscriptionKind.SHARED)
 
-    async def look(service: Service) -> None:
+    async def look(door: Door) -> None:
         for _ in range(5):
             with pytest.raises(OffsetsDamaged):
-                await service.open(ANONYMOUS, ORDERS)
+                await served(door, ORDERS)
 
     world.run(write)
     damage(world, NAMES[0].encode())
@@ -36,17 +35,17 @@ def test_the_damaged_state_of_a_closed_topic_is_logged_once(caplog: pytest.LogCa
 
 
 def test_damage_is_the_same_at_every_start() -> None:
-    world = ServiceWorld()
+    world = DoorWorld()
 
-    async def write(service: Service) -> None:
-        await service.create_topic(ANONYMOUS, ORDERS)
-        topic = service.reliable(await service.open(ANONYMOUS, ORDERS))
+    async def write(door: Door) -> None:
+        await caller(door).topics.create(ORDERS)
+        topic = (await served(door, ORDERS)).reliable
         for name in NAMES:  # the second one shows that the first was durable
             await topic.subscribe(name, SubscriptionKind.SHARED)
 
-    async def look(service: Service) -> None:
+    async def look(door: Door) -> None:
         with pytest.raises(OffsetsDamaged):
-            await service.open(ANONYMOUS, ORDERS)
+            await served(door, ORDERS)
 
     world.run(write)
     damage(world, NAMES[0].encode())

@@ -11,7 +11,7 @@ from pydanube.base.errors import DiskFailed
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
-from pydanube.stream.record import Lost
+from pydanube.stream.record import LostRange
 from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.wire.batch import Batch
 from waiting import until
@@ -28,7 +28,7 @@ def damage(world: TopicWorld, host: SubscriptionHost) -> None:
 async def give_up(world: TopicWorld, topic: Topic, host: SubscriptionHost, first: int, last: int) -> None:
     """As `danube salvage` does it."""
     world.disk.cure()
-    await topic.ledger.stream.give_up([Lost(first, last)])
+    await topic.ledger.stream.give_up([LostRange(first, last)])
     host.go_on()
 
 

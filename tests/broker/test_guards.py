@@ -16,7 +16,7 @@ from pydanube.broker.cold.tiering import OBJECT_STORAGE, Tiering
 from pydanube.broker.commit import sinks
 from pydanube.broker.commit.sinks import Sinks
 from pydanube.broker.directory.topic_changes import TopicChanges
-from pydanube.broker.door.metrics import Metrics, Page
+from pydanube.broker.door.metrics import Page
 from pydanube.broker.limits import disk_room as room
 from pydanube.broker.limits.disk_room import Room
 from pydanube.broker.serving import house
@@ -43,7 +43,7 @@ LOOPS: dict[str, tuple[type, str]] = {  # and a step of each
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for where, name in [
         (house, "TICK_SECONDS"),
-        (room, "ROOM_LOOK_SECONDS"),
+        (room, "ROOM_CHECK_SECONDS"),
         (sinks, "TIDY_SECONDS"),
         (tiering, "TURN_SECONDS"),
         (module, "ROUND_FAILED_PAUSE_SECONDS"),
@@ -60,7 +60,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def started(path: Path) -> Broker:
     broker = Broker(settings_of(path, WorldObjects(), TierSettings()))
     await broker.open()
-    broker.service.reopen()
+    broker.door.reopen()
     return broker
 
 
@@ -79,8 +79,8 @@ async def test_a_loop_goes_on_after_rounds_that_fail(
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     broker = await started(tmp_path)
-    await broker.service.topic_changes.after(None, None, 0.0)
-    guards = {each.name: each for each in broker.service.presence.guards}
+    await broker.door.topic_changes.after(None, None, 0.0)
+    guards = {each.name: each for each in broker.door.presence.guards}
     assert set(guards) == set(LOOPS)
     guard, (owner, step), rounds = guards[name], LOOPS[name], 0
     real = getattr(owner, step)
@@ -108,7 +108,7 @@ async def test_a_loop_goes_on_after_rounds_that_fail(
         (f"{name} failed and will be retried (failures so far: 1)", "[Errno 5] Input/output error")
     ]
     page = Page()
-    await Metrics(broker.service).collect(page)
+    await broker.door.metrics.collect(page)
     assert f'danube_background_failures_total{{work="{name}"}} 3' in await page.text()
     await broker.close()
 
@@ -118,7 +118,7 @@ async def test_a_disk_that_cannot_be_measured_is_a_trouble_of_tiering_until_it_c
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = await started(tmp_path)
-    tiers = broker.service.tiering
+    tiers = broker.door.tiering
     assert tiers is not None
 
     def fails(place: Path) -> Any:
@@ -136,7 +136,7 @@ async def test_a_disk_that_cannot_be_measured_is_a_trouble_of_tiering_until_it_c
 async def test_what_fails_all_the_time_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
-    monkeypatch.setattr(module, "TOLD_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(module, "WARNING_REPEAT_SECONDS", 0.2)
     monkeypatch.setattr(module, "ROUND_FAILED_PAUSE_SECONDS", 0.0)
     guard = Guard("counting")
 

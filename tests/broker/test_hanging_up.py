@@ -10,12 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from broker.service_world import ServiceWorld
+from broker.door_world import DoorWorld, caller, host_of, served
 from broker.sink_world import KEY, Job, rows_of
 from broker.sink_world import TOPIC as TARGET
 from pydanube.base.errors import DanubeError, SinkBlocked, SinkExpired, TopicNotFound
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.door.door import Door
 from pydanube.broker.serving.redrive import SUBSCRIPTION, Wanted
 from pydanube.broker.standalone import Broker
 from pydanube.broker.subscription.delivery import Delivery
@@ -42,129 +41,129 @@ class Watcher:
         self.told = error
 
 
-async def topic_of(service: Service, name: str) -> Topic:
-    return service.reliable(await service.open(ANONYMOUS, name))
+async def topic_of(door: Door, name: str) -> Topic:
+    return (await served(door, name)).reliable
 
 
 class Change:
     """What a client asks for: by default of a topic with two partitions, which have a consumer each."""
 
-    async def prepare(self, service: Service) -> None:
-        await service.create_topic(ANONYMOUS, TOPIC, partitions=2)
+    async def prepare(self, door: Door) -> None:
+        await caller(door).topics.create(TOPIC, partitions=2)
         self.watchers = [Watcher() for _ in range(2)]
         for number, watcher in enumerate(self.watchers):
-            await service.open_consumer(ANONYMOUS, f"{TOPIC}-part-{number}", "s", SubscriptionKind.SHARED, watcher)
+            await caller(door).open_consumer(f"{TOPIC}-part-{number}", "s", SubscriptionKind.SHARED, watcher)
 
-    async def make(self, service: Service) -> None:
+    async def make(self, door: Door) -> None:
         raise NotImplementedError
 
-    def facts(self, service: Service) -> object:
+    def facts(self, door: Door) -> object:
         """Which are others once the change is made."""
-        namespace = service._directory.policies("default")
-        return [(record.name, record.policies, namespace) for record in service.topics(ANONYMOUS, "default")]
+        namespace = door.directory.policies("default")
+        return [(record.name, record.policies, namespace) for record in door.directory.topics("default")]
 
-    async def check(self, service: Service, *, made: bool) -> None:
+    async def check(self, door: Door, *, made: bool) -> None:
         """What is served is what the records say."""
-        policies = await service.namespace_policies(ANONYMOUS, "default")
-        [record] = service.topics(ANONYMOUS, "default")
-        for opened in service.opened():
+        policies = door.directory.policies("default")
+        [record] = door.directory.topics("default")
+        for opened in door.topics.opened():
             assert opened.policies == record.policies.over(policies)
-            await service.reliable(opened).publish(build([b"more"], publish_time=1)).confirmed
+            await opened.reliable.publish(build([b"more"], publish_time=1)).confirmed
         assert [watcher.told for watcher in self.watchers] == [None, None]
 
-    async def check_after_restart(self, service: Service, *, made: bool) -> None:
+    async def check_after_restart(self, door: Door, *, made: bool) -> None:
         """That everything is there."""
-        assert [str(record.name) for record in service.topics(ANONYMOUS, "default")] == [TOPIC]
+        assert [str(record.name) for record in door.directory.topics("default")] == [TOPIC]
 
 
 class Delete(Change):
-    async def make(self, service: Service) -> None:
-        await service.delete_topic(ANONYMOUS, TOPIC)
+    async def make(self, door: Door) -> None:
+        await caller(door).topics.delete(TOPIC)
 
-    async def check(self, service: Service, *, made: bool) -> None:
+    async def check(self, door: Door, *, made: bool) -> None:
         if not made:
-            return await super().check(service, made=made)
-        assert service.opened() == []
+            return await super().check(door, made=made)
+        assert door.topics.opened() == []
         assert all(watcher.told is not None for watcher in self.watchers)
         with pytest.raises(TopicNotFound):
-            await service.open(ANONYMOUS, TOPIC)
-        assert await service.surroundings.catalog.streams() == []
+            await served(door, TOPIC)
+        assert await door.around.catalog.streams() == []
 
-    async def check_after_restart(self, service: Service, *, made: bool) -> None:
-        assert len(service.topics(ANONYMOUS, "default")) == (0 if made else 1)
+    async def check_after_restart(self, door: Door, *, made: bool) -> None:
+        assert len(door.directory.topics("default")) == (0 if made else 1)
 
 
 class Alter(Change):
-    async def make(self, service: Service) -> None:
-        await service.alter_topic(ANONYMOUS, TOPIC, partitions=None, policies={"message_bytes_max": 777})
+    async def make(self, door: Door) -> None:
+        await caller(door).topics.alter(TOPIC, partitions=None, policies={"message_bytes_max": 777})
 
 
 class AlterNamespace(Change):
-    async def make(self, service: Service) -> None:
-        await service.namespace_policies(ANONYMOUS, "default", {"subscriptions_max": 7})
+    async def make(self, door: Door) -> None:
+        await caller(door).namespaces.alter("default", {"subscriptions_max": 7})
 
 
 class TruncatePartition(Change):
-    async def prepare(self, service: Service) -> None:
-        await super().prepare(service)
-        await (await topic_of(service, PART)).publish(build([b"old"] * 3, publish_time=1)).confirmed
+    async def prepare(self, door: Door) -> None:
+        await super().prepare(door)
+        await (await topic_of(door, PART)).publish(build([b"old"] * 3, publish_time=1)).confirmed
 
-    async def make(self, service: Service) -> None:
-        await service.admin.truncate(ANONYMOUS, PART)
+    async def make(self, door: Door) -> None:
+        await caller(door).topics.truncate(PART)
 
-    def facts(self, service: Service) -> object:
-        return next(each.topic.ledger.first for each in service.opened() if str(each.name) == PART)
+    def facts(self, door: Door) -> object:
+        return next(each.topic.ledger.first for each in door.topics.opened() if str(each.name) == PART)
 
-    async def check(self, service: Service, *, made: bool) -> None:
-        topic = await topic_of(service, PART)
+    async def check(self, door: Door, *, made: bool) -> None:
+        topic = await topic_of(door, PART)
         assert topic.ledger.stream.record.ledgers[0].first == (3 if made else 0)
-        await super().check(service, made=made)
+        await super().check(door, made=made)
 
 
 class AlterPartition(Change):
-    async def make(self, service: Service) -> None:
-        await service.admin.alter_subscription(ANONYMOUS, PART, "s", {"dispatch": {"unacked_max": 7}})
+    async def make(self, door: Door) -> None:
+        await caller(door).subscriptions.alter(PART, "s", {"dispatch": {"unacked_max": 7}})
 
-    def facts(self, service: Service) -> object:
-        host: Any = service.subscription(ANONYMOUS, PART, "s")
+    def facts(self, door: Door) -> object:
+        host: Any = host_of(door, PART, "s")
         return host.known.options
 
-    async def check(self, service: Service, *, made: bool) -> None:
-        host: Any = service.subscription(ANONYMOUS, PART, "s")
+    async def check(self, door: Door, *, made: bool) -> None:
+        host: Any = host_of(door, PART, "s")
         assert (host.engine.settings.unacked_max == 7) == made
-        await super().check(service, made=made)
+        await super().check(door, made=made)
 
 
 class Redrive(Change):
     """Letters that were published again are done: who asks again does not send them twice."""
 
-    async def prepare(self, service: Service) -> None:
-        await super().prepare(service)
-        await service.create_topic(ANONYMOUS, LETTERS)
+    async def prepare(self, door: Door) -> None:
+        await super().prepare(door)
+        await caller(door).topics.create(LETTERS)
         letters = build([b"a", b"b"], publish_time=1, attributes=[{ORIGIN: PART}] * 2)
-        await (await topic_of(service, LETTERS)).publish(letters).confirmed
+        await (await topic_of(door, LETTERS)).publish(letters).confirmed
 
-    async def make(self, service: Service) -> None:
-        await service.admin.redrive(ANONYMOUS, LETTERS, Wanted(limit=2))
+    async def make(self, door: Door) -> None:
+        await caller(door).topics.redrive(LETTERS, Wanted(limit=2))
 
-    def facts(self, service: Service) -> object:
-        return next(each.topic.ledger.confirmed_end for each in service.opened() if str(each.name) == PART)
+    def facts(self, door: Door) -> object:
+        return next(each.topic.ledger.confirmed_end for each in door.topics.opened() if str(each.name) == PART)
 
-    async def check(self, service: Service, *, made: bool) -> None:
-        host: Any = service.subscription(ANONYMOUS, LETTERS, SUBSCRIPTION)
+    async def check(self, door: Door, *, made: bool) -> None:
+        host: Any = host_of(door, LETTERS, SUBSCRIPTION)
         assert (host is not None and host.known.cursor.floor == 2) == made
 
-    async def check_after_restart(self, service: Service, *, made: bool) -> None:
-        await service.admin.redrive(ANONYMOUS, LETTERS, Wanted(limit=1))
-        await service.admin.redrive(ANONYMOUS, LETTERS, Wanted(limit=1))
-        assert (await topic_of(service, PART)).ledger.confirmed_end == 2
+    async def check_after_restart(self, door: Door, *, made: bool) -> None:
+        await caller(door).topics.redrive(LETTERS, Wanted(limit=1))
+        await caller(door).topics.redrive(LETTERS, Wanted(limit=1))
+        assert (await topic_of(door, PART)).ledger.confirmed_end == 2
 
 
 class Abandon(Change):
     """A decided write that cannot go on is given up: whoever it kept from publishing may."""
 
-    async def prepare(self, service: Service) -> None:
-        sinks, real, asked = service.sinks, service.sinks._decision, 0
+    async def prepare(self, door: Door) -> None:
+        sinks, real, asked = door.sinks, door.sinks._decision, 0
 
         async def lost(*arguments: Any) -> Any:
             nonlocal asked
@@ -175,22 +174,22 @@ class Abandon(Change):
 
         sinks._decision = lost  # type: ignore[method-assign]
         with suppress(SinkBlocked):
-            await Job(cast(Broker, SimpleNamespace(service=service))).write(0, {TARGET: rows_of("a", 4)})
+            await Job(cast(Broker, SimpleNamespace(door=door))).write(0, {TARGET: rows_of("a", 4)})
 
-    async def make(self, service: Service) -> None:
-        await service.sinks.forget(ANONYMOUS, KEY, abandon=True)
+    async def make(self, door: Door) -> None:
+        await door.sinks.forget(KEY, abandon=True)
 
-    def facts(self, service: Service) -> object:
-        return service.sinks._records.listed()
+    def facts(self, door: Door) -> object:
+        return door.sinks._records.listed()
 
-    async def check(self, service: Service, *, made: bool) -> None:
-        topic = await topic_of(service, TARGET)
+    async def check(self, door: Door, *, made: bool) -> None:
+        topic = await topic_of(door, TARGET)
         assert topic.reserved is (topic.blocked is not None) is (topic.ledger.hidden_from is not None) is not made
         if made:
             await topic.publish(build([b"more"], publish_time=1)).confirmed
 
-    async def check_after_restart(self, service: Service, *, made: bool) -> None:
-        assert service.sinks.listed() == [] or not made
+    async def check_after_restart(self, door: Door, *, made: bool) -> None:
+        assert door.sinks.listed() == [] or not made
 
 
 CHANGES = [Delete, Alter, AlterNamespace, TruncatePartition, AlterPartition, Redrive, Abandon]
@@ -207,27 +206,27 @@ def test_a_change_whose_client_hangs_up_is_made_wholly_or_not_at_all(change: typ
 
 def attempt(change: Change, patience: float) -> tuple[bool, float]:
     """The client waits for so many seconds and leaves. Whether the change is made, and how long the client waited."""
-    world = ServiceWorld()
+    world = DoorWorld()
     made, waited = False, 0.0
 
-    async def life(service: Service) -> None:
+    async def life(door: Door) -> None:
         nonlocal made, waited
-        await change.prepare(service)
-        before, begun = change.facts(service), world.loop.time()
-        request = asyncio.ensure_future(change.make(service))
+        await change.prepare(door)
+        before, begun = change.facts(door), world.loop.time()
+        request = asyncio.ensure_future(change.make(door))
         await asyncio.wait([request], timeout=patience)
         waited = world.loop.time() - begun
         request.cancel()
         with suppress(asyncio.CancelledError):
             await request
         await asyncio.sleep(60)
-        made = change.facts(service) != before
-        await change.check(service, made=made)
-        await check_streams(service)
+        made = change.facts(door) != before
+        await change.check(door, made=made)
+        await check_streams(door)
 
-    async def next_life(service: Service) -> None:
+    async def next_life(door: Door) -> None:
         await asyncio.sleep(60)
-        await change.check_after_restart(service, made=made)
+        await change.check_after_restart(door, made=made)
 
     world.run(life)
     world.run(next_life)
@@ -235,9 +234,9 @@ def attempt(change: Change, patience: float) -> tuple[bool, float]:
     return made, waited
 
 
-async def check_streams(service: Service) -> None:
+async def check_streams(door: Door) -> None:
     """Whoever serves a stream knows its record as the metadata has it: else its next decision is refused."""
-    for opened in service.opened():
-        topic = service.reliable(opened)
+    for opened in door.topics.opened():
+        topic = opened.reliable
         for stream in (topic.ledger.stream, topic.state_stream):
-            assert (stream.record, stream._ownership._version) == await service.surroundings.catalog.load(stream.name)
+            assert (stream.record, stream._ownership._version) == await door.around.catalog.load(stream.name)

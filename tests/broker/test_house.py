@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from broker.door_world import caller, served
 from pydanube.base.errors import MetadataBusy
-from pydanube.base.limits import HOUSE_TURNS, MIB
-from pydanube.broker.door.service import Service
+from pydanube.base.limits import HOUSEKEEPING_TURNS, MIB
+from pydanube.broker.door.door import Door
 from pydanube.broker.serving import house
 from pydanube.broker.serving.leftovers import Leftovers
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker, StandaloneSettings
 from pydanube.broker.topic.topic import Topic
 from pydanube.storage.node.settings import NodeSettings
@@ -27,30 +27,30 @@ from waiting import until
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(house, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(house, "HOUSE_TURN_SECONDS", 0.01)
+    monkeypatch.setattr(house, "HOUSEKEEPING_TURN_SECONDS", 0.01)
 
 
 @asynccontextmanager
-async def started(directory: Path) -> AsyncIterator[Service]:
+async def started(directory: Path) -> AsyncIterator[Door]:
     broker = Broker(StandaloneSettings(directory, node=NodeSettings(file_bytes=4 * MIB)))
     await broker.open()
     try:
         async with asyncio.timeout(20):
-            yield broker.service
+            yield broker.door
     finally:
         await broker.close()
 
 
-async def made(service: Service, name: str) -> Topic:
+async def made(door: Door, name: str) -> Topic:
     """A topic whose messages expire in a second."""
-    await service.create_topic(ANONYMOUS, name, policies={"ttl_seconds": 1})
-    await service.admin.subscribe(ANONYMOUS, name, "s", SubscriptionKind.SHARED)
-    return service.reliable(await service.open(ANONYMOUS, name))
+    await caller(door).topics.create(name, policies={"ttl_seconds": 1})
+    await caller(door).subscriptions.create(name, "s", SubscriptionKind.SHARED)
+    return (await served(door, name)).reliable
 
 
-async def expiring(service: Service, name: str) -> Topic:
+async def expiring(door: Door, name: str) -> Topic:
     """A topic with such a message."""
-    topic = await made(service, name)
+    topic = await made(door, name)
     await publish(topic)
     return topic
 
@@ -85,23 +85,23 @@ class Hanging:
 
 def test_topics_whose_storage_hangs_keep_no_other_waiting_and_go_on_when_it_answers(tmp_path: Path) -> None:
     async def main() -> None:
-        async with started(tmp_path) as service:
-            slow = [await made(service, f"/default/a{number:02}") for number in range(2 * HOUSE_TURNS)]
+        async with started(tmp_path) as door:
+            slow = [await made(door, f"/default/a{number:02}") for number in range(2 * HOUSEKEEPING_TURNS)]
             hanging = [Hanging(topic) for topic in slow]
             for topic in slow:
                 await publish(topic)
-            sound = await expiring(service, "/default/b")
+            sound = await expiring(door, "/default/b")
             await until(lambda: all(each.asked for each in hanging))
             await until(lambda: expired(sound) == 1)
             await publish(sound)
             await until(lambda: expired(sound) == 2)
             assert [each.asked for each in hanging] == [1] * len(hanging)
-            assert service.housekeeping.slow == len(hanging)
+            assert door.housekeeping.slow == len(hanging)
             for each in hanging:
                 each.answering.set()
             await until(lambda: all(expired(topic) == 1 for topic in slow))
             assert {each.most for each in hanging} == {1}
-            await until(lambda: service.housekeeping.slow == 0)
+            await until(lambda: door.housekeeping.slow == 0)
 
     asyncio.run(main())
 
@@ -109,21 +109,21 @@ def test_topics_whose_storage_hangs_keep_no_other_waiting_and_go_on_when_it_answ
 def test_beyond_the_bound_of_slow_topics_the_next_known_to_be_slow_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house, "HOUSE_SLOW_TURNS_MAX", 1)
+    monkeypatch.setattr(house, "HOUSEKEEPING_SLOW_TURNS_MAX", 1)
 
     async def main() -> None:
-        async with started(tmp_path) as service:
-            first = await made(service, "/default/a")
+        async with started(tmp_path) as door:
+            first = await made(door, "/default/a")
             hanging = Hanging(first)
             await publish(first)
-            await until(lambda: service.housekeeping.slow == 1)
-            second = await made(service, "/default/b")
+            await until(lambda: door.housekeeping.slow == 1)
+            second = await made(door, "/default/b")
             also = Hanging(second)
             await publish(second)
             await until(lambda: also.asked == 1)
-            sound = await expiring(service, "/default/c")
+            sound = await expiring(door, "/default/c")
             await until(lambda: expired(sound) == 1)
-            assert service.housekeeping.slow == 1
+            assert door.housekeeping.slow == 1
             hanging.answering.set()
             also.answering.set()
             await until(lambda: expired(first) == expired(second) == 1)
@@ -133,11 +133,11 @@ def test_beyond_the_bound_of_slow_topics_the_next_known_to_be_slow_waits(
 
 def test_a_broker_stops_while_a_topic_is_waited_for(tmp_path: Path) -> None:
     async def main() -> None:
-        async with started(tmp_path) as service:
-            topic = await made(service, "/default/a")
+        async with started(tmp_path) as door:
+            topic = await made(door, "/default/a")
             hanging = Hanging(topic)
             await publish(topic)
-            await until(lambda: service.housekeeping.slow == 1)
+            await until(lambda: door.housekeeping.slow == 1)
         assert hanging.at_once == 0
 
     asyncio.run(main())
@@ -159,8 +159,8 @@ def test_housekeeping_survives_metadata_that_has_no_answer_at_first(
     monkeypatch.setattr(Leftovers, "find", busy)
 
     async def main() -> None:
-        async with started(tmp_path) as service:
-            topic = await expiring(service, "/default/a")
+        async with started(tmp_path) as door:
+            topic = await expiring(door, "/default/a")
             await until(lambda: expired(topic) == 1 and refused == 3)
 
     asyncio.run(main())

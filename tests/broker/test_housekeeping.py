@@ -10,7 +10,7 @@ import pytest
 
 from broker.topic_world import TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import PolicyInvalid, TopicRecovering
-from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, KIB, LOOKED_INTO_AT_ONCE, SECOND
+from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, EXAMINED_AT_ONCE, KIB, SECOND
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.topic import upkeep
 from pydanube.broker.topic.topic import Topic
@@ -55,7 +55,7 @@ def test_many_messages_with_times_of_their_own_expire_some_in_each_turn(
         topic = await world.open()
         host = await subscribed(topic, SHARED)
         later = world.clock.wall() + 1_000 * SECOND
-        count = 5 * LOOKED_INTO_AT_ONCE + 7
+        count = 5 * EXAMINED_AT_ONCE + 7
         await publish(topic, *numbers(0, count - 1), delivery_times=[later if at % 2 else None for at in range(count)])
         await publish(topic, *numbers(0, 9))
         monkeypatch.setattr(Batch, "delivery_times", counted)
@@ -63,7 +63,7 @@ def test_many_messages_with_times_of_their_own_expire_some_in_each_turn(
         assert host.known.counts[Cause.EXPIRED] == (count + 1) // 2 + 10
         assert host.known.cursor.pending(0, count + 9) == [(at, at) for at in range(1, count, 2)]
         assert sum(looked_at.values()) >= count
-        assert max(looked_at.values()) <= 2 * LOOKED_INTO_AT_ONCE
+        assert max(looked_at.values()) <= 2 * EXAMINED_AT_ONCE
 
     world.options = TopicOptions(ttl_seconds=10)
     world.run(main())

@@ -65,7 +65,7 @@ def test_a_topic_that_was_made_before_keeps_its_function_for_all_who_send(tmp_pa
         async with broker(tmp_path) as danube, pydanube.connect(danube.url) as client:
             await client.admin.create_topic("/default/old", partitions=PARTITIONS)
             server = danube._beside._life.server
-            store = server._broker.service._directory.store
+            store = server._broker.door.directory.store
             entry = store.get("topics/default/old")
             assert entry is not None
             record = json.loads(entry.value)

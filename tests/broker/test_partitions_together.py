@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.service_world import ServiceWorld
+from broker.door_world import DoorWorld, caller
 from pydanube.base.limits import PARTITIONS_AT_ONCE, PARTITIONS_MAX
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import ANONYMOUS
-from pydanube.broker.serving.spreading import together
+from pydanube.broker.door.door import Door
+from pydanube.broker.serving.open_topics import OpenTopics
+from pydanube.broker.work.together import together
 from pydanube.topic.records import SubscriptionKind
 
 TOPIC = "/default/orders"
@@ -20,9 +20,9 @@ TOPIC = "/default/orders"
 
 def test_only_some_partitions_are_opened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = [0]
-    real = Service.open
+    real = OpenTopics._serve
 
-    async def counted(self: Service, *arguments: Any, **options: Any) -> Any:
+    async def counted(self: OpenTopics, *arguments: Any, **options: Any) -> Any:
         opening.add(task := object())
         at_once.append(len(opening))
         try:
@@ -30,14 +30,14 @@ def test_only_some_partitions_are_opened_at_once(monkeypatch: pytest.MonkeyPatch
         finally:
             opening.discard(task)
 
-    async def main(service: Service) -> None:
-        await service.create_topic(ANONYMOUS, TOPIC, partitions=100)
-        monkeypatch.setattr(Service, "open", counted)
-        await service.admin.subscribe(ANONYMOUS, TOPIC, "billing", SubscriptionKind.SHARED)
-        await service.admin.describe_subscription(ANONYMOUS, TOPIC, "billing")
+    async def main(door: Door) -> None:
+        await caller(door).topics.create(TOPIC, partitions=100)
+        monkeypatch.setattr(OpenTopics, "_serve", counted)
+        await caller(door).subscriptions.create(TOPIC, "billing", SubscriptionKind.SHARED)
+        await caller(door).subscriptions.describe(TOPIC, "billing")
 
     opening: set[object] = set()
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(main)
     world.end()
     assert max(at_once) == PARTITIONS_AT_ONCE

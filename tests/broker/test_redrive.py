@@ -8,41 +8,42 @@ from typing import Any
 
 import pytest
 
-from broker.service_world import ServiceWorld
+from broker.door_world import DoorWorld, caller, served
+from pydanube.access.rights import Action
 from pydanube.broker.directory.notes import Notes
-from pydanube.broker.door.service import Service
+from pydanube.broker.door.door import Door
 from pydanube.broker.serving import redrive as module
-from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.serving.redrive import SUBSCRIPTION, Redriven, Wanted
 from pydanube.broker.serving.republish import Noted
 from pydanube.broker.topic.dead_letter import ORIGIN
-from pydanube.stream.record import Lost
+from pydanube.stream.record import LostRange
 from pydanube.topic.dedup import ProducerTable
 from pydanube.wire.batch import Batch, build
 
 DEAD, ORDERS, OTHERS = "/default/dead", "/default/orders", "/default/others"
 
 
-async def put(service: Service, *payloads: bytes, target: str = ORDERS, place: str = DEAD) -> None:
-    opened = await service.open(ANONYMOUS, place, create=True)
+async def put(door: Door, *payloads: bytes, target: str = ORDERS, place: str = DEAD) -> None:
+    opened = await served(door, place, create=True)
     own: list[Any] = [{ORIGIN: target}] * len(payloads)
     await opened.topic.publish(build(list(payloads), publish_time=1, attributes=own)).confirmed
 
 
-async def letters(service: Service) -> None:
+async def letters(door: Door) -> None:
     for topic in (ORDERS, OTHERS):
-        await service.topic(ANONYMOUS, topic, create=True)
-    await put(service, b"0", b"1", b"2")
-    await put(service, b"3", target=OTHERS)
-    await put(service, b"4", b"5")
+        await caller(door).topics.lookup(topic, create=True)
+    await put(door, b"0", b"1", b"2")
+    await put(door, b"3", target=OTHERS)
+    await put(door, b"4", b"5")
 
 
-async def redriven(service: Service, limit: int = 500, **how: Any) -> Redriven:
-    return await service.admin.redrive(ANONYMOUS, DEAD, Wanted(limit, **how))
+async def redriven(door: Door, limit: int = 500, **how: Any) -> Redriven:
+    return await caller(door).topics.redrive(DEAD, Wanted(limit, **how))
 
 
-async def counted(service: Service, topic: str) -> Counter[bytes]:
-    stored = service.reliable(await service.open(ANONYMOUS, topic))
+async def counted(door: Door, topic: str) -> Counter[bytes]:
+    stored = (await served(door, topic)).reliable
     offset, found = stored.ledger.first, Counter[bytes]()
     while offset < stored.ledger.confirmed_end:
         for batch in await stored.ledger.read(offset):
@@ -53,20 +54,20 @@ async def counted(service: Service, topic: str) -> Counter[bytes]:
 
 @pytest.mark.slow
 def test_wherever_the_power_goes_none_is_published_twice_or_left_out() -> None:
-    async def all_of_them(service: Service) -> None:
-        while (await redriven(service, 3)).count:
+    async def all_of_them(door: Door) -> None:
+        while (await redriven(door, 3)).count:
             pass
 
-    async def again(service: Service) -> None:
-        await put(service, b"6")  # which makes other groups of them
-        while (await redriven(service)).count:
+    async def again(door: Door) -> None:
+        await put(door, b"6")  # which makes other groups of them
+        while (await redriven(door)).count:
             pass
-        assert await counted(service, ORDERS) == Counter(map(b"%d".__mod__, [0, 1, 2, 4, 5, 6]))
-        assert await counted(service, OTHERS) == Counter([b"3"])
+        assert await counted(door, ORDERS) == Counter(map(b"%d".__mod__, [0, 1, 2, 4, 5, 6]))
+        assert await counted(door, OTHERS) == Counter([b"3"])
 
     over, changes = False, 0
     while not over:
-        world = ServiceWorld(changes)
+        world = DoorWorld(changes)
         over = world.run_until_cut(letters, all_of_them, changes)
         world.run(again)
         world.end()
@@ -75,20 +76,20 @@ def test_wherever_the_power_goes_none_is_published_twice_or_left_out() -> None:
 
 
 def test_a_client_that_hangs_up_cuts_nothing_in_half() -> None:
-    async def work(service: Service) -> None:
-        await letters(service)
+    async def work(door: Door) -> None:
+        await letters(door)
         for turns in range(40):
-            asking = asyncio.ensure_future(redriven(service))
+            asking = asyncio.ensure_future(redriven(door))
             for _ in range(turns):
                 await asyncio.sleep(0)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-            await put(service, b"more %d" % turns)
-        await redriven(service)
-        found = await counted(service, ORDERS)
+            await put(door, b"more %d" % turns)
+        await redriven(door)
+        found = await counted(door, ORDERS)
         assert (len(found), set(found.values())) == (5 + 40, {1})
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()
 
@@ -96,23 +97,23 @@ def test_a_client_that_hangs_up_cuts_nothing_in_half() -> None:
 def test_what_was_begun_is_finished_when_its_client_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
     put_note = Notes.put
 
-    async def work(service: Service) -> None:
+    async def work(door: Door) -> None:
         noted = asyncio.Event()
 
         async def watched(notes: Notes, name: str, value: bytes | None) -> None:
             await put_note(notes, name, value)
             noted.set()
 
-        await letters(service)
+        await letters(door)
         monkeypatch.setattr(Notes, "put", watched)
-        asking = asyncio.ensure_future(redriven(service))
+        asking = asyncio.ensure_future(redriven(door))
         await noted.wait()
         asking.cancel()
-        await asyncio.gather(*service.errands._tasks)
-        assert (await counted(service, ORDERS)).total() == 5
-        assert (await redriven(service)).count == 0
+        await asyncio.gather(*door.errands._tasks)
+        assert (await counted(door, ORDERS)).total() == 5
+        assert (await redriven(door)).count == 0
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()
 
@@ -120,7 +121,7 @@ def test_what_was_begun_is_finished_when_its_client_hangs_up(monkeypatch: pytest
 def test_a_client_that_hangs_up_while_it_waits_for_its_turn_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     put_note = Notes.put
 
-    async def work(service: Service) -> None:
+    async def work(door: Door) -> None:
         begun, may = asyncio.Event(), asyncio.Event()
 
         async def slow(notes: Notes, name: str, value: bytes | None) -> None:
@@ -128,31 +129,31 @@ def test_a_client_that_hangs_up_while_it_waits_for_its_turn_publishes_nothing(mo
             await may.wait()
             await put_note(notes, name, value)
 
-        await letters(service)
+        await letters(door)
         monkeypatch.setattr(Notes, "put", slow)
-        first = asyncio.ensure_future(redriven(service, 2))
+        first = asyncio.ensure_future(redriven(door, 2))
         await begun.wait()
-        second = asyncio.ensure_future(redriven(service, 2))
-        assert (await redriven(service, 2, dry_run=True)).count == 2  # which has nobody to wait for
+        second = asyncio.ensure_future(redriven(door, 2))
+        assert (await redriven(door, 2, dry_run=True)).count == 2  # which has nobody to wait for
         second.cancel()
         await asyncio.wait([second])
         may.set()
         assert (await first).count == 2
-        assert (await redriven(service)).count == 4
+        assert (await redriven(door)).count == 4
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()
 
 
 def test_two_at_once_publish_each_letter_once() -> None:
-    async def work(service: Service) -> None:
-        await letters(service)
-        both = await asyncio.gather(redriven(service), redriven(service))
+    async def work(door: Door) -> None:
+        await letters(door)
+        both = await asyncio.gather(redriven(door), redriven(door))
         assert sorted(each.count for each in both) == [0, 6]
-        assert (await counted(service, ORDERS)).total() == 5
+        assert (await counted(door, ORDERS)).total() == 5
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()
 
@@ -166,32 +167,32 @@ def test_a_target_remembers_one_name_however_many_letters_there_are(monkeypatch:
         names.add(name)
         return attach(table, name, *arguments, **others)
 
-    async def work(service: Service) -> None:
-        await letters(service)
+    async def work(door: Door) -> None:
+        await letters(door)
         for _ in range(5):
-            assert (await redriven(service, 1, filters={ORIGIN: ORDERS})).count == 1
+            assert (await redriven(door, 1, filters={ORIGIN: ORDERS})).count == 1
         assert len(names) == 1
-        assert service.notes.all("redrive/") == {}
-        topic = service.reliable(await service.open(ANONYMOUS, ORDERS))
+        assert door.notes.all("redrive/") == {}
+        topic = (await served(door, ORDERS)).reliable
         assert list(topic.sessions.take_gone(topic.state.producers, 0.0)) == [1]
 
     monkeypatch.setattr(ProducerTable, "decide_attach", watched)
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()
 
 
 def test_a_slice_says_where_the_next_begins() -> None:
-    async def work(service: Service) -> None:
-        await letters(service)
-        first = await redriven(service, 2)
+    async def work(door: Door) -> None:
+        await letters(door)
+        first = await redriven(door, 2)
         assert (first.count, first.next) == (2, 2)
-        assert (await redriven(service, start=4, end=5)).count == 1
-        rest = await redriven(service)
+        assert (await redriven(door, start=4, end=5)).count == 1
+        rest = await redriven(door)
         assert (rest.count, rest.next) == (3, None)
-        assert SUBSCRIPTION in service.reliable(await service.open(ANONYMOUS, DEAD)).subscriptions
+        assert SUBSCRIPTION in (await served(door, DEAD)).reliable.subscriptions
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()
 
@@ -201,27 +202,27 @@ def test_a_request_looks_at_so_many_letters_whether_or_not_they_go(
     monkeypatch: pytest.MonkeyPatch, unwanted: str
 ) -> None:
     monkeypatch.setattr(module, "REDRIVE_LETTERS_MAX", 4)
-    find, looked_for = Service.topic, list[str]()
+    find, looked_for = OpenTopics.lookup, list[str]()
 
-    async def watched(service: Service, principal: Any, name: str, **how: Any) -> Any:
+    async def watched(topics: OpenTopics, principal: Any, action: Action, name: str, **how: Any) -> Any:
         looked_for.append(name)
-        return await find(service, principal, name, **how)
+        return await find(topics, principal, action, name, **how)
 
-    async def work(service: Service) -> None:
-        await service.topic(ANONYMOUS, ORDERS, create=True)
-        await put(service, *map(b"%d".__mod__, range(10)), target="/default/gone")
-        await put(service, b"last")
+    async def work(door: Door) -> None:
+        await caller(door).topics.lookup(ORDERS, create=True)
+        await put(door, *map(b"%d".__mod__, range(10)), target="/default/gone")
+        await put(door, b"last")
         filters = {ORIGIN: ORDERS} if unwanted == "filtered" else {}
-        monkeypatch.setattr(Service, "topic", watched)
-        found = [await redriven(service, 1, filters=filters)]
+        monkeypatch.setattr(OpenTopics, "lookup", watched)
+        found = [await redriven(door, 1, filters=filters)]
         assert looked_for.count("/default/gone") == (unwanted == "refused")
         while (start := found[-1].next) is not None:
-            found.append(await redriven(service, 1, filters=filters, start=start))
+            found.append(await redriven(door, 1, filters=filters, start=start))
         assert [each.next for each in found] == [4, 8, None]
         assert [each.count for each in found] == [0, 0, 1]
         assert [each.refused.count for each in found] == ([4, 4, 2] if unwanted == "refused" else [0, 0, 0])
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()
 
@@ -229,17 +230,17 @@ def test_a_request_looks_at_so_many_letters_whether_or_not_they_go(
 def test_all_letters_of_a_topic_with_partitions_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REDRIVE_LETTERS_MAX", 4)
 
-    async def work(service: Service) -> None:
-        await service.topic(ANONYMOUS, ORDERS, create=True)
-        await service.create_topic(ANONYMOUS, DEAD, partitions=2)
+    async def work(door: Door) -> None:
+        await caller(door).topics.lookup(ORDERS, create=True)
+        await caller(door).topics.create(DEAD, partitions=2)
         for number in range(2):
             part = f"{DEAD}-part-{number}"
-            await put(service, *[b"lost"] * 9, target="/default/gone", place=part)
-            await put(service, b"a", b"b", place=part)
-        found = [await redriven(service, 3) for _ in range(3)]
+            await put(door, *[b"lost"] * 9, target="/default/gone", place=part)
+            await put(door, b"a", b"b", place=part)
+        found = [await redriven(door, 3) for _ in range(3)]
         assert [(each.count, each.next) for each in found] == [(3, None), (1, None), (0, None)]
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()
 
@@ -251,10 +252,10 @@ def test_a_note_of_the_widest_offsets_fits() -> None:
 
 
 def test_letters_are_published_again_where_the_last_ones_were_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(service: Service) -> None:
-        await letters(service)
-        topic = service.reliable(await service.open(ANONYMOUS, DEAD))
-        await topic.ledger.stream.give_up([Lost(4, 5)])
+    async def work(door: Door) -> None:
+        await letters(door)
+        topic = (await served(door, DEAD)).reliable
+        await topic.ledger.stream.give_up([LostRange(4, 5)])
         topic.ledger._tail.clear()
         read = topic.ledger.read
 
@@ -263,8 +264,8 @@ def test_letters_are_published_again_where_the_last_ones_were_given_up(monkeypat
             return await read(offset, 1)
 
         monkeypatch.setattr(topic.ledger, "read", read_one)
-        assert (await redriven(service)).count == 4
+        assert (await redriven(door)).count == 4
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()

@@ -16,10 +16,10 @@ from pydanube.base.limits import ACK_RANGES_MAX
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.topic.topic import Surroundings, Topic
 from pydanube.sim.world.catalog import SimCatalog
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.tail import TailCache
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
@@ -36,7 +36,7 @@ async def opened(directory: Path, catalog: SimCatalog) -> tuple[PosixDisk, DiskN
     node = await DiskNode.open([disk], NodeSettings(file_bytes=4 << 20), SystemRandomness())
     await node.meet_catalog(catalog.known(), catalog.next_ledger)
     around = Surroundings(
-        catalog, OneNode(node), WatchedClock(SystemClock()), SystemRandomness(), TailCache(), no_dead_letters
+        catalog, OneNode(node), CheckedClock(SystemClock()), SystemRandomness(), TailCache(), no_dead_letters
     )
     return disk, node, await Topic.open("/default/t", around, TopicOptions())
 

@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from broker.door_world import caller
+from pydanube.access.principals import Principal
 from pydanube.base.limits import MIB, TOPICS_REOPENING
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import ANONYMOUS, Opened, Principal
+from pydanube.base.names import TopicName
+from pydanube.broker.door.door import Door
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.standalone import Broker, StandaloneSettings
 from pydanube.broker.topic.topic import Topic
 from pydanube.storage.node.settings import NodeSettings
@@ -25,38 +29,38 @@ TOPICS = [f"/default/t{number:02}" for number in range(20)]
 
 
 @asynccontextmanager
-async def started(directory: Path, clock: VirtualClock) -> AsyncIterator[Service]:
+async def started(directory: Path, clock: VirtualClock) -> AsyncIterator[Door]:
     broker = Broker(StandaloneSettings(directory, node=NodeSettings(file_bytes=4 * MIB)), clock)
     await broker.open()
     try:
         async with asyncio.timeout(20):
-            yield broker.service
+            yield broker.door
     finally:
         await broker.close()
 
 
-async def reopened(service: Service) -> None:
-    service.reopen()
-    assert service._reopening is not None
-    await service._reopening
+async def reopened(door: Door) -> None:
+    door.reopen()
+    assert door._reopening is not None
+    await door._reopening
 
 
 def test_messages_expire_in_a_topic_that_nobody_has_asked_for(tmp_path: Path) -> None:
     async def life() -> None:
         clock = VirtualClock()
-        async with started(tmp_path, clock) as service:
-            await service.create_topic(ANONYMOUS, "/default/orders", policies={"ttl_seconds": HOUR})
-            await service.admin.subscribe(ANONYMOUS, "/default/orders", "s", SubscriptionKind.SHARED)
-            producer = await service.open_producer(ANONYMOUS, "/default/orders", lambda _: None)
-            await service.publish(producer, build([b"x"] * 3, publish_time=1)).confirmed
-        async with started(tmp_path, clock) as service:
-            await reopened(service)
-            [opened] = service.opened()
+        async with started(tmp_path, clock) as door:
+            await caller(door).topics.create("/default/orders", policies={"ttl_seconds": HOUR})
+            await caller(door).subscriptions.create("/default/orders", "s", SubscriptionKind.SHARED)
+            producer = await caller(door).open_producer("/default/orders", lambda _: None)
+            await producer.publish(build([b"x"] * 3, publish_time=1)).confirmed
+        async with started(tmp_path, clock) as door:
+            await reopened(door)
+            [opened] = door.topics.opened()
             assert isinstance(opened.topic, Topic)
             cursor = opened.topic.subscriptions["s"].known.cursor
             assert cursor.floor == 0
             clock.advance(2 * HOUR)
-            service.time_moved()
+            door.time_moved()
             while cursor.floor < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
@@ -67,9 +71,9 @@ def test_few_are_opened_at_a_time_and_those_that_are_deleted_meanwhile_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = most = 0
-    opening = Service.open
+    opening = OpenTopics._serve
 
-    async def counted(self: Service, principal: Principal, name: str, **options: Any) -> Opened:
+    async def counted(self: OpenTopics, principal: Principal, name: TopicName, **options: Any) -> OpenTopic:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -80,17 +84,17 @@ def test_few_are_opened_at_a_time_and_those_that_are_deleted_meanwhile_are_left(
 
     async def life() -> None:
         clock = VirtualClock()
-        async with started(tmp_path, clock) as service:
+        async with started(tmp_path, clock) as door:
             for topic in TOPICS:
-                await service.create_topic(ANONYMOUS, topic)
-        monkeypatch.setattr(Service, "open", counted)
-        async with started(tmp_path, clock) as service:
-            service.reopen()
-            assert service._reopening is not None
+                await caller(door).topics.create(topic)
+        monkeypatch.setattr(OpenTopics, "_serve", counted)
+        async with started(tmp_path, clock) as door:
+            door.reopen()
+            assert door._reopening is not None
             for topic in reversed(TOPICS[10:]):
-                await service.delete_topic(ANONYMOUS, topic)
-            await service._reopening
-            assert sorted(str(each.name) for each in service.opened()) == TOPICS[:10]
+                await caller(door).topics.delete(topic)
+            await door._reopening
+            assert sorted(str(each.name) for each in door.topics.opened()) == TOPICS[:10]
 
     asyncio.run(life())
     assert 1 < most <= TOPICS_REOPENING
@@ -99,13 +103,13 @@ def test_few_are_opened_at_a_time_and_those_that_are_deleted_meanwhile_are_left(
 def test_a_broker_that_stops_meanwhile_stops_at_once(tmp_path: Path) -> None:
     async def life() -> None:
         clock = VirtualClock()
-        async with started(tmp_path, clock) as service:
+        async with started(tmp_path, clock) as door:
             for topic in TOPICS:
-                await service.create_topic(ANONYMOUS, topic)
-        async with started(tmp_path, clock) as service:
-            service.reopen()
+                await caller(door).topics.create(topic)
+        async with started(tmp_path, clock) as door:
+            door.reopen()
             await asyncio.sleep(0)
-        assert service._reopening is not None
-        assert service._reopening.cancelled()
+        assert door._reopening is not None
+        assert door._reopening.cancelled()
 
     asyncio.run(life())

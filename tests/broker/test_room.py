@@ -105,7 +105,7 @@ def test_a_disk_that_does_not_say_changes_nothing() -> None:
 
 
 def test_it_looks_by_itself_until_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room_module, "ROOM_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(room_module, "ROOM_CHECK_SECONDS", 0.0)
 
     async def main() -> None:
         disk = Disk(5_000)

@@ -1,4 +1,4 @@
-"""Damage as the service deals with it: beside retention, among very many topics, and for consumers that wait."""
+"""Damage as the door deals with it: beside retention, among very many topics, and for consumers that wait."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.service_world import ServiceWorld
+from broker.door_world import DoorWorld, caller, served
 from broker.topic_world import Inbox
+from pydanube.access.principals import ANONYMOUS
 from pydanube.base.errors import OffsetsDamaged
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import BLOCK_BYTES, HINDRANCE_TOLD_SECONDS
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.base.limits import BLOCK_BYTES, DAMAGE_NOTICE_SECONDS
+from pydanube.broker.door.door import Door
 from pydanube.broker.serving.salvage import TOPICS_A_TURN, Examined
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
@@ -32,10 +32,10 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-async def published(service: Service, count: int) -> Topic:
+async def published(door: Door, count: int) -> Topic:
     """Each message in a ledger of its own, and none in memory."""
-    await service.create_topic(ANONYMOUS, ORDERS)
-    topic = service.reliable(await service.open(ANONYMOUS, ORDERS))
+    await caller(door).topics.create(ORDERS)
+    topic = (await served(door, ORDERS)).reliable
     for number in range(count):
         await topic.publish(build([b"payload-%d." % number], publish_time=1)).confirmed
         await topic.ledger.stream.seal()
@@ -43,7 +43,7 @@ async def published(service: Service, count: int) -> Topic:
     return topic
 
 
-def damage(world: ServiceWorld, *payloads: bytes) -> None:
+def damage(world: DoorWorld, *payloads: bytes) -> None:
     disk = world.disks[1]
     for name in disk.names():
         for payload in payloads:
@@ -51,21 +51,21 @@ def damage(world: ServiceWorld, *payloads: bytes) -> None:
                 disk.overwrite(name, at // BLOCK_BYTES * BLOCK_BYTES, b"\xa5" * BLOCK_BYTES)
 
 
-async def examined(service: Service, *, accept: bool = False) -> Examined:
-    found: Examined = (await service.salvage.examine(ANONYMOUS, ORDERS, accept=accept, ticket=None)).result
+async def examined(door: Door, *, accept: bool = False) -> Examined:
+    found: Examined = (await door.salvage.examine(ANONYMOUS, ORDERS, accept=accept, ticket=None)).result
     return found
 
 
-async def opened(service: Service) -> Topic:
-    return service.reliable(await service.open(ANONYMOUS, ORDERS))
+async def opened(door: Door) -> Topic:
+    return (await served(door, ORDERS)).reliable
 
 
 @pytest.mark.parametrize("at", range(1, 12))
 def test_what_retention_deletes_while_a_topic_is_examined_is_no_damage(at: int) -> None:
     """Whenever it does: the first half of the ledgers goes before the read of that number."""
 
-    async def work(service: Service) -> None:
-        topic = await published(service, 10)
+    async def work(door: Door) -> None:
+        topic = await published(door, 10)
         stream, reads = topic.ledger.stream, 0
         read = stream._read_ledger
 
@@ -77,15 +77,15 @@ def test_what_retention_deletes_while_a_topic_is_examined_is_no_damage(at: int) 
             return await read(*arguments)  # type: ignore[arg-type]
 
         stream._read_ledger = noted  # type: ignore[assignment,method-assign]
-        assert (await examined(service, accept=True)).found == []
+        assert (await examined(door, accept=True)).found == []
         assert stream.first == 5 or at > 10
 
-    ServiceWorld().run(work)
+    DoorWorld().run(work)
 
 
 def test_a_reader_beside_retention_goes_on_behind_what_is_deleted() -> None:
-    async def work(service: Service) -> None:
-        topic = await published(service, 10)
+    async def work(door: Door) -> None:
+        topic = await published(door, 10)
         read = topic.ledger.stream._read_ledger
 
         async def late(*arguments: object) -> object:
@@ -94,27 +94,27 @@ def test_a_reader_beside_retention_goes_on_behind_what_is_deleted() -> None:
             return await read(*arguments)  # type: ignore[arg-type]
 
         topic.ledger.stream._read_ledger = late  # type: ignore[assignment,method-assign]
-        assert (await service.read(ANONYMOUS, ORDERS, 2, 1))[0].base_offset == 5
+        assert (await caller(door).read(ORDERS, 2, 1))[0].base_offset == 5
 
-    ServiceWorld().run(work)
+    DoorWorld().run(work)
 
 
 def test_damage_is_forgotten_when_retention_has_passed_it() -> None:
     """What was found and not accepted, and what was accepted and counted as lost."""
-    world = ServiceWorld()
+    world = DoorWorld()
 
-    async def write(service: Service) -> None:
-        await published(service, 6)
+    async def write(door: Door) -> None:
+        await published(door, 6)
         await asyncio.sleep(2)  # a mark covers the last group
 
-    async def look(service: Service) -> None:
-        topic = await opened(service)
+    async def look(door: Door) -> None:
+        topic = await opened(door)
         stream = topic.ledger.stream
-        assert [(each.lost.first, each.lost.last) for each in (await examined(service)).found] == [(1, 1), (3, 3)]
+        assert [(each.lost.first, each.lost.last) for each in (await examined(door)).found] == [(1, 1), (3, 3)]
         assert stream.damaged == {1: 1, 3: 3}
         await stream.trim(2)
         assert stream.damaged == {3: 3}
-        await examined(service, accept=True)
+        await examined(door, accept=True)
         assert [each.first for each in stream.record.lost] == [3]
         await stream.trim(5)
         assert (stream.record.lost, stream.damaged) == ((), {})
@@ -134,26 +134,26 @@ class Waiting(Inbox):
 
 
 def test_a_consumer_is_told_of_damage_now_and_then_and_once_when_it_is_over() -> None:
-    world = ServiceWorld()
+    world = DoorWorld()
 
-    async def write(service: Service) -> None:
-        topic = await published(service, 4)
+    async def write(door: Door) -> None:
+        topic = await published(door, 4)
         await topic.subscribe("s", SubscriptionKind.FAILOVER, start="earliest")
         await asyncio.sleep(2)
 
-    async def consume(service: Service) -> None:
-        topic = await opened(service)
+    async def consume(door: Door) -> None:
+        topic = await opened(door)
         host = topic.subscriptions["s"]
         active, standby = Waiting(topic, host), Waiting(topic, host)
         await active.until(1)
-        await asyncio.sleep(2.5 * HINDRANCE_TOLD_SECONDS)
+        await asyncio.sleep(2.5 * DAMAGE_NOTICE_SECONDS)
         assert [type(each) for each in active.hindrances] == [OffsetsDamaged] * 3
         assert "offset 1 is damaged" in str(active.hindrances[0])
         late = Waiting(topic, host)
         host.leave(active.id, crashed=False)
         await asyncio.sleep(1)
         assert len(standby.hindrances) == 1
-        await examined(service, accept=True)
+        await examined(door, accept=True)
         assert standby.hindrances[1:] == [None]
         assert await standby.until(3) == [0, 2, 3]
         assert (late.hindrances, len(standby.hindrances)) == ([], 2)
@@ -168,11 +168,11 @@ def test_looking_for_damaged_topics_leaves_turns_to_others(monkeypatch: pytest.M
     count, rest = 4 * TOPICS_A_TURN, asyncio.sleep
     loads = most = 0
 
-    async def work(service: Service) -> None:
+    async def work(door: Door) -> None:
         for number in range(count):
-            await service.create_topic(ANONYMOUS, f"/default/t{number}")
-        await service.create_topic(ANONYMOUS, "/default/wide", partitions=count)
-        load = service.surroundings.catalog.load
+            await caller(door).topics.create(f"/default/t{number}")
+        await caller(door).topics.create("/default/wide", partitions=count)
+        load = door.around.catalog.load
 
         async def counted(stream: str) -> object:
             nonlocal loads, most
@@ -186,9 +186,9 @@ def test_looking_for_damaged_topics_leaves_turns_to_others(monkeypatch: pytest.M
             await rest(seconds)
 
         with monkeypatch.context() as patch:
-            patch.setattr(service.surroundings.catalog, "load", counted)
+            patch.setattr(door.around.catalog, "load", counted)
             patch.setattr("pydanube.broker.serving.salvage.asyncio.sleep", turn)
-            assert await service.salvage.topics(ANONYMOUS) == []
+            assert await door.salvage.damaged() == []
         assert 0 < most <= 2 * TOPICS_A_TURN  # messages and state of each place
 
-    ServiceWorld().run(work)
+    DoorWorld().run(work)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.door_world import caller, served
 from broker.sink_world import KEY, OTHER, TOPIC, Crash, Job, message, rows_of, seen, started
 from pydanube.base.errors import (
     DiskFull,
@@ -20,7 +21,6 @@ from pydanube.base.errors import (
 )
 from pydanube.broker.commit import sinks as module
 from pydanube.broker.commit.sinks import Sinks, staging_topic
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.topic.topic import Receipt, Topic
 from pydanube.topic.sinks import Once, SinkKey, Verdict
 from pydanube.wire.batch import Batch
@@ -52,7 +52,7 @@ async def test_a_repeated_batch_adds_nothing_even_if_its_rows_fell_differently(t
         assert await again.write(0, {OTHER: rows_of("x", 7)}, source='{ "t":5 }') is Verdict.DONE
         assert await seen(broker) == rows_of("a", 10)
         with pytest.raises(TopicNotFound):
-            await broker.service.open(ANONYMOUS, OTHER)
+            await served(broker.door, OTHER)
         assert await again.write(1, {TOPIC: rows_of("b", 1)}) is Verdict.NEW
 
 
@@ -110,9 +110,9 @@ async def test_versions_of_an_application_rise_and_older_ones_are_done(tmp_path:
 async def test_a_plain_write_leaves_nothing_behind(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         await Job(broker).write(0, {TOPIC: ["a"]}, once=Once.PLAIN)
-        assert broker.service.sinks.listed() == []
+        assert broker.door.sinks.listed() == []
         with pytest.raises(TopicNotFound):
-            await broker.service.open(ANONYMOUS, staging_topic(KEY))
+            await served(broker.door, staging_topic(KEY))
         assert await seen(broker) == ["a"]
 
 
@@ -120,7 +120,7 @@ async def test_a_plain_write_leaves_nothing_behind(tmp_path: Path) -> None:
 async def test_what_was_staged_with_a_producer_is_written_without_it(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         job = Job(broker)
-        name, _ = await broker.service.sinks.begin(ANONYMOUS, KEY)
+        name, _ = await broker.door.sinks.begin(KEY)
         staged = await topic_of(broker, name)
         session = await staged.attach("worker")
         receipt = staged.publish(message("a", session.producer), session.epoch)
@@ -145,7 +145,7 @@ async def test_bad_decisions_decide_nothing(tmp_path: Path) -> None:
         for parts in ({TOPIC: [[3, 1]]}, {TOPIC: [["0", 1]]}, {TOPIC: [[0]]}):
             with pytest.raises(RequestInvalid):
                 await job.commit(0, await job.decide(parts))  # type: ignore[arg-type]
-        assert broker.service.sinks.listed() == []
+        assert broker.door.sinks.listed() == []
         topic = await topic_of(broker, TOPIC)
         await topic.publish(message("still open")).confirmed
 
@@ -160,7 +160,7 @@ async def test_producers_go_on_beside_a_batch_and_nobody_sees_a_part_of_it(
     monkeypatch.setattr(module, "SINK_WINDOW_BYTES", 1)
     async with started(tmp_path) as broker:
         topic = await topic_of(broker, TOPIC)
-        broker.service.sinks.window_bytes = 1
+        broker.door.sinks.window_bytes = 1
         ends: set[int] = set()
         published = 0
         stopped = False
@@ -252,8 +252,8 @@ async def test_a_batch_that_was_decided_is_finished_by_the_next_start(
             with pytest.raises(OffsetNotConfirmed):
                 await topic.ledger.read(1)
         with pytest.raises(TopicBusy):
-            await broker.service.delete_topic(ANONYMOUS, staging_topic(KEY))
-        broker.service.reopen()
+            await caller(broker.door).topics.delete(staging_topic(KEY))
+        broker.door.reopen()
         assert await Job(broker, "run-2").write(0, {TOPIC: ["x"]}) is Verdict.DONE
         found = await seen(broker)
         assert found.count("between") == 1
@@ -272,7 +272,7 @@ async def test_a_decision_whose_answer_was_lost_is_done_when_it_is_asked_for_aga
         job = Job(broker)
         decision = await job.decide({TOPIC: await job.stage(rows_of("a", 10))})
         asking = asyncio.create_task(job.commit(0, decision))
-        while not broker.service.sinks._undone:  # noqa: ASYNC110 - it does not tell, it is asked
+        while not broker.door.sinks._undone:  # noqa: ASYNC110 - it does not tell, it is asked
             await asyncio.sleep(0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
@@ -290,8 +290,8 @@ async def test_a_topic_that_was_deleted_takes_its_rows_along_and_does_not_stop_t
             with pytest.raises(Crash):
                 await Job(broker).write(0, {TOPIC: ["a"], OTHER: ["o"]})
     async with opened(tmp_path, None) as broker:
-        await broker.service.delete_topic(ANONYMOUS, TOPIC)
-        broker.service.reopen()
+        await caller(broker.door).topics.delete(TOPIC)
+        broker.door.reopen()
         assert await Job(broker, "run-2").write(1, {OTHER: ["p"]}) is Verdict.NEW
         assert await seen(broker, OTHER) == ["o", "p"]
 
@@ -332,10 +332,10 @@ async def test_staged_rows_that_are_committed_do_not_pile_up(tmp_path: Path, mon
 def test_the_sinks_of_a_broker_are_listed_and_can_be_forgotten(tmp_path: Path) -> None:
     async def life() -> None:
         async with started(tmp_path) as broker:
-            sinks: Sinks = broker.service.sinks
+            sinks: Sinks = broker.door.sinks
             await Job(broker).write(5, {TOPIC: ["a"]})
             assert [(each.key, each.batch) for each in sinks.listed()] == [(KEY, 5)]
-            await sinks.forget(ANONYMOUS, KEY)
+            await sinks.forget(KEY)
             assert sinks.listed() == []
             assert await Job(broker).write(0, {TOPIC: ["b"]}) is Verdict.NEW
 
@@ -348,23 +348,23 @@ async def test_a_job_that_began_and_staged_nothing_leaves_no_topic_behind(
 ) -> None:
     keys = [SinkKey(f"nightly-{number}", TOPIC) for number in range(2 * module.STAGING_A_TURN)]
     async with started(tmp_path) as broker:
-        sinks, service = broker.service.sinks, broker.service
+        sinks, door = broker.door.sinks, broker.door
         for key in (*keys, KEY):
-            await sinks.begin(ANONYMOUS, key)
+            await sinks.begin(key)
         await topic_of(broker, staging_topic(keys[0]))  # one of them was opened, the others never were
         await sinks.tidy()
-        assert len(service.topics(ANONYMOUS, "system")) == len(keys) + 1, "its rows may still come"
-        await sinks.begin(ANONYMOUS, KEY)
+        assert len(door.directory.topics("system")) == len(keys) + 1, "its rows may still come"
+        await sinks.begin(KEY)
         assert (KEY.digest in sinks._unwritten, keys[0].digest in sinks._unwritten) == (False, True)
         ended: list[str] = []
-        producer = await service.open_producer(ANONYMOUS, staging_topic(KEY), lambda error: ended.append(error.code))
+        producer = await caller(door).open_producer(staging_topic(KEY), lambda error: ended.append(error.code))
         monkeypatch.setattr(module, "STAGED_SECONDS", 0)
         await sinks.tidy()
-        assert [str(record.name) for record in service.topics(ANONYMOUS, "system")] == [staging_topic(KEY)]
+        assert [str(record.name) for record in door.directory.topics("system")] == [staging_topic(KEY)]
         assert not ended
-        del producer.open.producers[producer.number]
+        producer.close(lost=False)
         await sinks.tidy()
-        assert service.topics(ANONYMOUS, "system") == []
+        assert door.directory.topics("system") == []
         await sinks.tidy()
         assert sinks._unwritten == {}
 
@@ -372,7 +372,7 @@ async def test_a_job_that_began_and_staged_nothing_leaves_no_topic_behind(
 @in_loop
 async def test_a_dropped_record_is_not_kept_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with started(tmp_path) as broker:
-        records = broker.service.sinks._records
+        records = broker.door.sinks._records
         transact = records._store.transact
 
         async def listed_meanwhile(*arguments: Any, **named: Any) -> int:
@@ -387,7 +387,7 @@ async def test_a_dropped_record_is_not_kept_decoded(tmp_path: Path, monkeypatch:
 @in_loop
 async def test_what_was_staged_and_never_decided_leaves_no_topic_behind(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
-        sinks = broker.service.sinks
+        sinks = broker.door.sinks
         await Job(broker).stage(["a"])
         kept = Job(broker, key=SinkKey("kept", TOPIC))
         await kept.write(0, {TOPIC: ["b"]})
@@ -397,5 +397,5 @@ async def test_what_was_staged_and_never_decided_leaves_no_topic_behind(tmp_path
             await (await topic_of(broker, staging_topic(key))).truncate()  # as retention does it in time
         await sinks.tidy()
         with pytest.raises(TopicNotFound):
-            await broker.service.open(ANONYMOUS, staging_topic(KEY))
+            await served(broker.door, staging_topic(KEY))
         assert await kept.write(1, {TOPIC: ["c"]}) is Verdict.NEW

@@ -15,11 +15,10 @@ from pydanube.base.retry import Backoff
 from pydanube.broker.commit import records
 from pydanube.broker.commit import sinks as module
 from pydanube.broker.commit.sinks import Sinks, staging_topic
-from pydanube.broker.door.metrics import Metrics, Page
-from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.door.metrics import Page
 from pydanube.broker.standalone import Broker
 from pydanube.broker.topic.topic import Topic
-from pydanube.stream.record import Lost
+from pydanube.stream.record import LostRange
 from pydanube.topic import sinks as core
 from pydanube.topic.sinks import Once, Request, SinkKey, SinkRecord, Verdict, overdue
 from tier.broker_world import in_loop, topic_of
@@ -51,7 +50,7 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def scraped(broker: Broker) -> str:
     page = Page()
-    await Metrics(broker.service).collect(page)
+    await broker.door.metrics.collect(page)
     return await page.text()
 
 
@@ -64,7 +63,7 @@ async def test_a_decided_batch_whose_rows_are_lost_says_so_until_it_is_given_up(
     tmp_path: Path, lost: list[str]
 ) -> None:
     async with started(tmp_path) as broker:
-        sinks = broker.service.sinks
+        sinks = broker.door.sinks
         await publish(broker, TOPIC, "before")
         lost.append("the staged rows are not there")
         with pytest.raises(SinkBlocked, match="batch 0 of query query to /default/out is decided") as told:
@@ -75,13 +74,13 @@ async def test_a_decided_batch_whose_rows_are_lost_says_so_until_it_is_given_up(
         with pytest.raises(SinkBlocked):
             await Job(broker, key=SinkKey("another", TOPIC)).write(0, {TOPIC: rows_of("b", 4)})
     async with started(tmp_path) as broker:
-        sinks = broker.service.sinks
+        sinks = broker.door.sinks
         await until(lambda: sinks.blocked(KEY) is not None)
         with pytest.raises(SinkBlocked):
             await publish(broker, TOPIC, "refused after a restart too")
         with pytest.raises(SinkBlocked):
-            await sinks.forget(ANONYMOUS, KEY)
-        await sinks.forget(ANONYMOUS, KEY, abandon=True)
+            await sinks.forget(KEY)
+        await sinks.forget(KEY, abandon=True)
         assert (sinks.blocked(KEY), sinks.listed()) == (None, [])
         lost.clear()
         await publish(broker, TOPIC, "after")
@@ -104,17 +103,17 @@ async def test_a_decided_batch_is_blocked_at_once_when_rows_of_it_were_given_up_
 
     monkeypatch.setattr(module, "staged_batches", waiting)
     async with started(tmp_path) as broker:
-        sinks = broker.service.sinks
+        sinks = broker.door.sinks
         writing = asyncio.ensure_future(Job(broker).write(0, {TOPIC: rows_of("a", 9)}))
         await decided.wait()
         staged = await topic_of(broker, staging_topic(KEY))
-        await staged.ledger.stream.give_up([Lost(first, first + 2)])
+        await staged.ledger.stream.give_up([LostRange(first, first + 2)])
         staged.ledger._tail.clear()  # as after a start
         given_up.set()
         await until(lambda: sinks.blocked(KEY) is not None)
         with pytest.raises(SinkBlocked, match=f"offset {first} of .* is lost"):
             await writing
-        await sinks.forget(ANONYMOUS, KEY, abandon=True)
+        await sinks.forget(KEY, abandon=True)
         await publish(broker, TOPIC, "after")
         assert await seen(broker) == [*rows_of("a", first), "after"]
 
@@ -135,7 +134,7 @@ async def test_a_decided_batch_that_cannot_be_written_for_long_is_blocked_and_go
 
     monkeypatch.setattr(module, "staged_batches", unreadable)
     async with started(tmp_path) as broker:
-        sinks = broker.service.sinks
+        sinks = broker.door.sinks
         writing = asyncio.ensure_future(Job(broker).write(0, {TOPIC: rows_of("a", 4), OTHER: rows_of("b", 1)}))
         await until(lambda: sinks.blocked(KEY) is not None)
         assert [each.key for each in sinks.listed(1)] == [KEY]
@@ -148,7 +147,7 @@ async def test_a_decided_batch_that_cannot_be_written_for_long_is_blocked_and_go
             assert await writing is Verdict.NEW
             assert await seen(broker) == rows_of("a", 4)
         else:
-            await sinks.forget(ANONYMOUS, KEY, abandon=True)
+            await sinks.forget(KEY, abandon=True)
             with pytest.raises(SinkBlocked):
                 await writing
             assert await seen(broker) == []
@@ -202,7 +201,7 @@ async def test_producers_are_let_in_again_as_soon_as_rows_of_a_blocked_batch_are
 
     monkeypatch.setattr(module, "staged_batches", unreadable)
     async with started(tmp_path) as broker:
-        sinks = broker.service.sinks
+        sinks = broker.door.sinks
         writing = asyncio.ensure_future(Job(broker).write(0, {TOPIC: rows_of("a", 9)}))
         await until(lambda: sinks.blocked(KEY) is not None)
         failing = False
@@ -230,7 +229,7 @@ async def test_what_is_written_elsewhere_does_not_hide_that_a_part_of_the_batch_
 
     monkeypatch.setattr(module, "staged_batches", unreadable)
     async with started(tmp_path) as broker:
-        sinks = broker.service.sinks
+        sinks = broker.door.sinks
         writing = asyncio.ensure_future(Job(broker).write(0, {TOPIC: rows_of("a", 9), OTHER: rows_of("b", 1)}))
         target = await topic_of(broker, TOPIC)
         await until(lambda: target.ledger.written_end == 9)
@@ -256,11 +255,11 @@ async def test_nothing_is_forgotten_once_the_operator_has_left_though_the_batch_
 
     monkeypatch.setattr(module, "staged_batches", unreadable)
     async with started(tmp_path) as broker:
-        sinks, job = broker.service.sinks, Job(broker)
+        sinks, job = broker.door.sinks, Job(broker)
         decision = await job.decide({TOPIC: await job.stage(rows_of("a", 4))})
         writing = asyncio.ensure_future(job.commit(0, decision))
         await until(lambda: sinks.blocked(KEY) is not None)
-        forgetting = asyncio.ensure_future(sinks.forget(ANONYMOUS, KEY, abandon=abandon))
+        forgetting = asyncio.ensure_future(sinks.forget(KEY, abandon=abandon))
         await asyncio.sleep(0)  # it waits for its turn now
         forgetting.cancel()
         await asyncio.wait([forgetting])
@@ -274,9 +273,9 @@ async def test_nothing_is_forgotten_once_the_operator_has_left_though_the_batch_
 async def test_a_batch_that_is_not_blocked_cannot_be_abandoned(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         await Job(broker).write(0, {TOPIC: rows_of("a", 4)})
-        await broker.service.sinks.forget(ANONYMOUS, KEY, abandon=True)
+        await broker.door.sinks.forget(KEY, abandon=True)
         assert await seen(broker) == rows_of("a", 4)
-        assert broker.service.sinks.listed() == []
+        assert broker.door.sinks.listed() == []
 
 
 # -- the end of records ------------------------------------------------------------------------------------------------
@@ -332,15 +331,15 @@ async def test_old_records_go_by_themselves_and_one_writer_too_many_is_refused(
             await Job(broker, key=SinkKey("one more", TOPIC, "c")).write(0, {TOPIC: ["y"]})
         assert await Job(broker, key=SinkKey("query-0", TOPIC, "0")).write(1, {TOPIC: ["z"]}) is Verdict.NEW
         let_all_be_old(monkeypatch)
-        trusted = broker.service.clock.trusted
-        monkeypatch.setattr(broker.service.clock, "trusted", lambda: False)  # it jumped: nobody knows what is old
+        trusted = broker.door.clock.trusted
+        monkeypatch.setattr(broker.door.clock, "trusted", lambda: False)  # it jumped: nobody knows what is old
         with pytest.raises(TooManySinks):
             await Job(broker, key=SinkKey("one more", TOPIC, "c")).write(0, {TOPIC: ["y"]})
-        monkeypatch.setattr(broker.service.clock, "trusted", trusted)
+        monkeypatch.setattr(broker.door.clock, "trusted", trusted)
         assert await Job(broker, key=SinkKey("one more", TOPIC, "c")).write(0, {TOPIC: ["y"]}) is Verdict.NEW
-        assert [each.key.query for each in broker.service.sinks.listed()] == ["one more"]
-        await broker.service.sinks.tidy()
-        assert broker.service.sinks.listed() == []
+        assert [each.key.query for each in broker.door.sinks.listed()] == ["one more"]
+        await broker.door.sinks.tidy()
+        assert broker.door.sinks.listed() == []
 
 
 @in_loop
@@ -355,9 +354,9 @@ async def test_writers_that_come_at_once_are_no_more_than_may_be_tracked(
         answers = await asyncio.gather(*commits, return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, TooManySinks)]
         assert (answers.count(Verdict.NEW), len(refused)) == (3, 3)
-        assert len(broker.service.sinks.listed()) == 3
+        assert len(broker.door.sinks.listed()) == 3
         let_all_be_old(monkeypatch)
         again = zip(jobs, decisions, answers, strict=True)
         late = [job.commit(0, decision) for job, decision, answer in again if answer in refused]
         assert await asyncio.gather(*late) == [Verdict.NEW] * 3
-        assert len(broker.service.sinks.listed()) == 3
+        assert len(broker.door.sinks.listed()) == 3

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from broker.door_world import caller
 from broker.sink_world import KEY, TOPIC, Job, rows_of, seen, started
 from pydanube.base.errors import MetadataDamaged, RequestInvalid, SinkConflict
 from pydanube.broker.commit.records import PREFIX
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker
 from pydanube.topic.sinks import Once, Repeat, SinkKey, SinkRecord, Verdict
 from tier.broker_world import in_loop
@@ -53,7 +53,7 @@ async def test_a_wiped_checkpoint_is_noticed_when_the_first_rows_come_later(tmp_
 async def test_a_writer_that_was_forgotten_may_begin_anew(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         await Job(broker).write(0, {TOPIC: ["a"]}, source=end(100, began=[0]))
-        await broker.service.sinks.forget(ANONYMOUS, KEY)
+        await broker.door.sinks.forget(KEY)
         assert await other(broker).write(0, {TOPIC: ["a"]}, source=end(110, began=[0])) is Verdict.NEW
 
 
@@ -110,12 +110,12 @@ async def test_the_same_version_of_an_application_is_done_however_often(tmp_path
 async def test_a_topic_that_was_made_again_knows_nothing_of_what_the_old_one_had(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         await Job(broker).write(3, {TOPIC: ["a"]}, source=end(100, began=[0]))
-        await broker.service.delete_topic(ANONYMOUS, TOPIC)
-        await broker.service.create_topic(ANONYMOUS, TOPIC)
+        await caller(broker.door).topics.delete(TOPIC)
+        await caller(broker.door).topics.create(TOPIC)
         assert await other(broker).write(0, {TOPIC: ["b"]}, source=end(110, began=[0])) is Verdict.NEW
         assert await Job(broker, "run-2").write(0, {TOPIC: ["c"]}) is Verdict.NEW
         assert await Job(broker, "run-3").write(0, {TOPIC: ["c"]}) is Verdict.DONE
-        await broker.service.delete_topic(ANONYMOUS, TOPIC)
+        await caller(broker.door).topics.delete(TOPIC)
         assert await Job(broker, "run-4").write(0, {TOPIC: ["d"]}) is Verdict.NEW, "made again by the write"
         assert await seen(broker) == ["d"]
 
@@ -148,13 +148,13 @@ OLDER = {
 @in_loop
 async def test_a_record_of_an_older_version_still_counts(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
-        await broker.service.create_topic(ANONYMOUS, TOPIC)
-        store = broker.service.sinks._records._store
+        await caller(broker.door).topics.create(TOPIC)
+        store = broker.door.sinks._records._store
         await store.transact([], [(PREFIX + KEY.digest, json.dumps(OLDER).encode())])
         with pytest.raises(SinkConflict, match="wiped"):
             await other(broker).write(0, {TOPIC: ["a"]}, source=end(110, began=[0]))
         assert await Job(broker, "run-2").write(4, {TOPIC: ["a"]}) is Verdict.DONE
-        [record] = broker.service.sinks.listed()
+        [record] = broker.door.sinks.listed()
         assert [each.run for each in record.repeats] == ["run-2"]
         assert await Job(broker, "run-2").write(5, {TOPIC: ["b"]}) is Verdict.NEW
         assert await seen(broker) == ["b"]
@@ -174,4 +174,4 @@ async def test_what_belongs_to_the_broker_is_not_written_to(tmp_path: Path) -> N
             await Job(broker).write(0, {"/system/mine": ["a"]})
         with pytest.raises(RequestInvalid, match="run"):
             await Job(broker, "r" * 5_000).write(0, {TOPIC: ["a"]})
-        assert broker.service.sinks.listed() == []
+        assert broker.door.sinks.listed() == []

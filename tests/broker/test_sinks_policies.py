@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from broker.door_world import caller, served
 from broker.sink_world import KEY, TOPIC, Job, rows_of, seen, started
 from pydanube.base.errors import MessageTooLarge, QuotaReached, RateExceeded
 from pydanube.base.limits import MIB, RATE_DEBT_SECONDS_MAX
 from pydanube.broker.commit import sinks
 from pydanube.broker.commit.rows import slow_down
-from pydanube.broker.serving.open_topic import ANONYMOUS, Opened
+from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.standalone import Broker
 from pydanube.topic.sinks import Verdict
 from pydanube.wire.batch import Batch, build
@@ -21,7 +22,7 @@ from tier.broker_world import in_loop
 
 
 async def limit(broker: Broker, **policies: int | None) -> None:
-    await broker.service.namespace_policies(ANONYMOUS, "default", policies)
+    await caller(broker.door).namespaces.alter("default", policies)
 
 
 async def refused(broker: Broker, error: type[Exception], batch: int, rows: list[str]) -> None:
@@ -29,7 +30,7 @@ async def refused(broker: Broker, error: type[Exception], batch: int, rows: list
     with pytest.raises(error):
         await Job(broker).write(batch, {TOPIC: rows})
     assert await seen(broker) == before
-    record, _ = broker.service.sinks._records.load(KEY)
+    record, _ = broker.door.sinks._records.load(KEY)
     assert record is None or record.batch < batch, "nothing is decided"
 
 
@@ -38,7 +39,7 @@ async def test_a_namespace_that_is_full_takes_no_commit_and_counts_those_it_took
     async with started(tmp_path) as broker:
         await limit(broker, namespace_bytes_max=2_000)
         await Job(broker).write(0, {TOPIC: ["x" * 2_000]})
-        usage = broker.service._usages["default"]
+        usage = broker.door.topics._usages["default"]
         assert usage.bytes > 2_000, "at once, not with the next housekeeping"
         await refused(broker, QuotaReached, 1, ["y"])
         await limit(broker, namespace_bytes_max=1_000_000)
@@ -59,13 +60,13 @@ async def test_others_have_their_turn_between_batches_whose_rows_are_looked_at(
 ) -> None:
     async with started(tmp_path) as broker:
         await limit(broker, message_bytes_max=10)
-        name, _ = await broker.service.sinks.begin(ANONYMOUS, KEY)
-        staged = broker.service.reliable(await broker.service.open(ANONYMOUS, name))
+        name, _ = await broker.door.sinks.begin(KEY)
+        staged = (await served(broker.door, name)).reliable
         staged.ledger._tail._cache.bytes_max = MIB  # batches in memory are read without a pause
         turns, looked = 0, list[int]()
-        check = Opened.check_messages
+        check = OpenTopic.check_messages
 
-        def noted(opened: Opened, batch: Batch) -> None:
+        def noted(opened: OpenTopic, batch: Batch) -> None:
             looked.append(turns)
             check(opened, batch)
 
@@ -75,7 +76,7 @@ async def test_others_have_their_turn_between_batches_whose_rows_are_looked_at(
                 turns += 1
                 await asyncio.sleep(0)
 
-        monkeypatch.setattr(Opened, "check_messages", noted)
+        monkeypatch.setattr(OpenTopic, "check_messages", noted)
         counting = asyncio.ensure_future(others())
         await Job(broker).write(0, {TOPIC: rows_of("a", 60)})
         counting.cancel()
@@ -94,7 +95,7 @@ async def test_a_commit_beyond_the_rate_is_answered_late_and_the_next_is_refused
         async def noted(seconds: float) -> None:
             asked.append(seconds)
 
-        async def without_waiting(targets: Sequence[Opened]) -> None:
+        async def without_waiting(targets: Sequence[OpenTopic]) -> None:
             with monkeypatch.context() as patched:  # nothing else runs meanwhile, for nothing is awaited
                 patched.setattr(asyncio, "sleep", noted)
                 await slow_down(targets)
@@ -106,8 +107,8 @@ async def test_a_commit_beyond_the_rate_is_answered_late_and_the_next_is_refused
         assert asked[-1] == RATE_DEBT_SECONDS_MAX
         monkeypatch.undo()
         await refused(broker, RateExceeded, 2, ["c"])
-        producer = await broker.service.open_producer(ANONYMOUS, TOPIC, lambda _: None)
+        producer = await caller(broker.door).open_producer(TOPIC, lambda _: None)
         with pytest.raises(RateExceeded):
-            broker.service.publish(producer, build([b"x"], publish_time=1))
+            producer.publish(build([b"x"], publish_time=1))
         await limit(broker, publish_messages_per_second=None)
         assert await Job(broker).write(2, {TOPIC: ["c"]}) is Verdict.NEW

@@ -216,7 +216,7 @@ async def test_staged_rows_do_not_grow_old_once_they_are_decided(
         staged = await topic_of(broker, staging_topic(KEY))
         late = broker.clock.wall() + YEAR_MICROSECONDS
         await staged.trim(late, clock_trusted=True)
-        broker.service.reopen()
+        broker.door.reopen()
         assert await Job(broker, "run-2").write(0, {TOPIC: ["x"]}) is Verdict.DONE
         assert await seen(broker) == rows_of("a", 5)
         await staged.trim(late, clock_trusted=True)
@@ -278,7 +278,7 @@ async def test_a_batch_that_comes_while_the_one_before_is_cleaned_up_is_written(
         if not stays:
             second.cancel()
             await asyncio.wait([second])
-        under_way = list(broker.service.sinks._rolling.values())
+        under_way = list(broker.door.sinks._rolling.values())
         may_end.set()
         if stays:
             assert await second is Verdict.NEW

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from broker.service_world import ServiceWorld, Work
+from broker.door_world import DoorWorld, Work, caller, served
 from pydanube.base.errors import DanubeError, MetadataFull, NodeBusy, TopicClosed, TopicNotFound
 from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import parse_topic
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import ANONYMOUS, Opened
+from pydanube.broker.door.door import Door
+from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.spreading import change_of
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.topic.topic import Topic
@@ -24,23 +24,23 @@ SHARED = SubscriptionKind.SHARED
 State = tuple[object, ...]
 
 
-async def prepared(service: Service) -> None:
+async def prepared(door: Door) -> None:
     """Three partitions, of which each has two messages and the subscription `billing` before them."""
-    await service.create_topic(ANONYMOUS, TOPIC, partitions=3)
-    await service.admin.subscribe(ANONYMOUS, TOPIC, "billing", SHARED)
-    for topic in await partitions(service):
+    await caller(door).topics.create(TOPIC, partitions=3)
+    await caller(door).subscriptions.create(TOPIC, "billing", SHARED)
+    for topic in await partitions(door):
         await topic.publish(build([b"1", b"2"], publish_time=1)).confirmed
 
 
-async def partitions(service: Service) -> list[Topic]:
-    record = await service.topic(ANONYMOUS, TOPIC)
-    return [service.reliable(await service.open(ANONYMOUS, str(place))) for place in record.places()]
+async def partitions(door: Door) -> list[Topic]:
+    record = await caller(door).topics.lookup(TOPIC)
+    return [(await served(door, str(place))).reliable for place in record.places()]
 
 
-async def states(service: Service) -> list[State]:
+async def states(door: Door) -> list[State]:
     """Of each partition: where it begins, and what its subscriptions are."""
     found: list[State] = []
-    for topic in await partitions(service):
+    for topic in await partitions(door):
         subscriptions = [
             (host.known.name, host.known.kind, host.known.options, host.known.cursor.floor)
             for _, host in sorted(topic.subscriptions.items())
@@ -49,35 +49,35 @@ async def states(service: Service) -> list[State]:
     return found
 
 
-async def reopened(service: Service) -> None:
-    service.reopen()
-    assert service._reopening is not None
-    await service._reopening
+async def reopened(door: Door) -> None:
+    door.reopen()
+    assert door._reopening is not None
+    await door._reopening
 
 
-async def grow(service: Service) -> None:
-    await service.alter_topic(ANONYMOUS, TOPIC, partitions=5, policies={})
+async def grow(door: Door) -> None:
+    await caller(door).topics.alter(TOPIC, partitions=5, policies={})
 
 
-async def subscribe(service: Service) -> None:
+async def subscribe(door: Door) -> None:
     options = SubscriptionOptions(idle_seconds=5)
-    await service.admin.subscribe(ANONYMOUS, TOPIC, "audit", SHARED, start="earliest", options=options)
+    await caller(door).subscriptions.create(TOPIC, "audit", SHARED, start="earliest", options=options)
 
 
-async def unsubscribe(service: Service) -> None:
-    await service.admin.unsubscribe(ANONYMOUS, TOPIC, "billing")
+async def unsubscribe(door: Door) -> None:
+    await caller(door).subscriptions.delete(TOPIC, "billing")
 
 
-async def alter(service: Service) -> None:
-    await service.admin.alter_subscription(ANONYMOUS, TOPIC, "billing", {"idle_seconds": 7})
+async def alter(door: Door) -> None:
+    await caller(door).subscriptions.alter(TOPIC, "billing", {"idle_seconds": 7})
 
 
-async def seek(service: Service) -> None:
-    await service.admin.seek(ANONYMOUS, TOPIC, "billing", "latest")
+async def seek(door: Door) -> None:
+    await caller(door).subscriptions.seek(TOPIC, "billing", "latest")
 
 
-async def truncate(service: Service) -> None:
-    await service.admin.truncate(ANONYMOUS, TOPIC)
+async def truncate(door: Door) -> None:
+    await caller(door).topics.truncate(TOPIC)
 
 
 @pytest.mark.slow
@@ -87,19 +87,19 @@ async def truncate(service: Service) -> None:
 def test_wherever_the_power_goes_all_partitions_are_alike(change: Work) -> None:
     seen: set[str] = set()
     for cut in range(400):
-        world = ServiceWorld(cut)
+        world = DoorWorld(cut)
         over = world.run_until_cut(prepared, change, cut)
 
-        async def look(service: Service) -> None:
-            found = await states(service)
+        async def look(door: Door) -> None:
+            found = await states(door)
             old, new = found[:3], found[3:]
             assert len(set(old)) == 1
             assert len(new) in (0, 2)
             for state in new:  # a partition that is new has what the others have, from its first message on
                 assert state == (0, ("billing", SHARED, old[0][1][2], 0))  # type: ignore[index]
             seen.add(str(found))
-            await reopened(service)
-            assert service._directory.store.scan("changes/") == []
+            await reopened(door)
+            assert door.directory.store.scan("changes/") == []
 
         world.run(look)
         world.end()
@@ -111,14 +111,14 @@ def test_wherever_the_power_goes_all_partitions_are_alike(change: Work) -> None:
 
 @pytest.mark.parametrize("change", [subscribe, unsubscribe, alter], ids=lambda work: work.__name__)
 def test_a_change_that_waits_behind_new_partitions_is_made_in_them_too(change: Work) -> None:
-    async def main(service: Service) -> None:
-        await prepared(service)
-        await asyncio.gather(grow(service), change(service))
-        found = await states(service)
+    async def main(door: Door) -> None:
+        await prepared(door)
+        await asyncio.gather(grow(door), change(door))
+        found = await states(door)
         assert len(found) == 5
         assert len(set(found)) == 1
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(main)
     world.end()
 
@@ -126,20 +126,20 @@ def test_a_change_that_waits_behind_new_partitions_is_made_in_them_too(change: W
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [subscribe, unsubscribe, alter, seek, truncate], ids=lambda work: work.__name__)
 def test_wherever_the_power_goes_a_change_that_waits_behind_new_partitions_is_whole(change: Work) -> None:
-    async def both(service: Service) -> None:
-        await asyncio.gather(grow(service), change(service))
+    async def both(door: Door) -> None:
+        await asyncio.gather(grow(door), change(door))
 
     for cut in range(800):
-        world = ServiceWorld(cut)
+        world = DoorWorld(cut)
         over = world.run_until_cut(prepared, both, cut)
 
-        async def look(service: Service) -> None:
-            found = await states(service)
+        async def look(door: Door) -> None:
+            found = await states(door)
             assert len(set(found[:3])) == 1
             assert len(found) in (3, 5)
             assert len({str([each[:3] for each in state[1:]]) for state in found}) == 1  # type: ignore[index]
-            await reopened(service)
-            assert service._directory.store.scan("changes/") == []
+            await reopened(door)
+            assert door.directory.store.scan("changes/") == []
 
         world.run(look)
         world.end()
@@ -150,26 +150,26 @@ def test_wherever_the_power_goes_a_change_that_waits_behind_new_partitions_is_wh
 
 @pytest.mark.slow
 def test_wherever_the_power_goes_a_deleted_topic_is_gone_with_its_options_or_whole() -> None:
-    async def options(service: Service) -> None:
-        await prepared(service)
-        await service.pending.change(TOPIC, "audit", {"idle_seconds": 5})
+    async def options(door: Door) -> None:
+        await prepared(door)
+        await door.pending.change(TOPIC, "audit", {"idle_seconds": 5})
 
-    async def delete(service: Service) -> None:
-        await service.delete_topic(ANONYMOUS, TOPIC)
+    async def delete(door: Door) -> None:
+        await caller(door).topics.delete(TOPIC)
 
     seen: set[bool] = set()
     for cut in range(400):
-        world = ServiceWorld(cut)
+        world = DoorWorld(cut)
         over = world.run_until_cut(options, delete, cut)
 
-        async def look(service: Service) -> None:
-            there = service._directory.find(parse_topic(TOPIC)) is not None
-            assert (service.pending.find(TOPIC, "audit") is not None) is there
+        async def look(door: Door) -> None:
+            there = door.directory.find(parse_topic(TOPIC)) is not None
+            assert (door.pending.find(TOPIC, "audit") is not None) is there
             if there:
-                assert len(set(await states(service))) == 1
+                assert len(set(await states(door))) == 1
             else:
-                while await service._around.catalog.streams():
-                    await service.leftovers.sweep()
+                while await door.around.catalog.streams():
+                    await door.leftovers.sweep()
                     await asyncio.sleep(0.1)
             seen.add(there)
 
@@ -186,33 +186,33 @@ def test_wherever_the_power_goes_a_deleted_topic_is_gone_with_its_options_or_who
 def test_a_change_that_lets_messages_go_is_made_although_the_metadata_is_full(
     change: Work, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def change_at_the_limit(service: Service) -> None:
-        before, there = await states(service), service._directory.store._state  # type: ignore[attr-defined]
+    async def change_at_the_limit(door: Door) -> None:
+        before, there = await states(door), door.directory.store._state  # type: ignore[attr-defined]
         monkeypatch.setattr(metadata, limit, len(there) if limit == "METADATA_KEYS_MAX" else there.bytes)
         with pytest.raises(MetadataFull):
-            await subscribe(service)
-        await change(service)
-        found = await states(service)
+            await subscribe(door)
+        await change(door)
+        found = await states(door)
         assert found != before
         assert len(set(found)) == 1
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(prepared, change_at_the_limit)
     world.end()
 
 
 def test_who_opens_a_new_partition_waits_until_it_has_the_subscriptions() -> None:
-    async def main(service: Service) -> None:
-        await prepared(service)
-        growing = asyncio.ensure_future(grow(service))
-        while service._directory.get(parse_topic(TOPIC)).partitions == 3:  # noqa: ASYNC110
+    async def main(door: Door) -> None:
+        await prepared(door)
+        growing = asyncio.ensure_future(grow(door))
+        while door.directory.get(parse_topic(TOPIC)).partitions == 3:  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
         assert not growing.done()
-        opened = await service.open(ANONYMOUS, f"{TOPIC}-part-4")
+        opened = await served(door, f"{TOPIC}-part-4")
         assert list(opened.topic.subscriptions) == ["billing"]
         await growing
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(main)
     world.end()
 
@@ -226,46 +226,46 @@ def test_after_a_crash_in_a_change_everyone_who_opens_a_partition_gets_the_same(
         streams.append(stream)
         return await opening(stream, *arguments)  # type: ignore[arg-type]
 
-    async def first(service: Service) -> None:
-        await prepared(service)
-        record = await service.topic(ANONYMOUS, TOPIC)
+    async def first(door: Door) -> None:
+        await prepared(door)
+        record = await caller(door).topics.lookup(TOPIC)
         fields = {"subscription": "audit", "kind": SHARED.name, "start": "latest", "options": None}
-        await service._directory.store.transact((), [change_of(record.id, "subscribe", fields)])
+        await door.directory.store.transact((), [change_of(record.id, "subscribe", fields)])
 
-    async def second(service: Service) -> None:
-        async def come(milliseconds: float) -> Opened:
+    async def second(door: Door) -> None:
+        async def come(milliseconds: float) -> OpenTopic:
             await asyncio.sleep(milliseconds / 1000)
-            return await service.open(ANONYMOUS, f"{TOPIC}-part-0")
+            return await served(door, f"{TOPIC}-part-0")
 
         monkeypatch.setattr(Topic, "open", counted)
-        service.reopen()
+        door.reopen()
         got = await asyncio.gather(*(come(number / 20) for number in range(2000)))
         assert len(streams) == len(set(streams)) == 3
-        assert {id(each) for each in got} == {id(service._opened[got[0].name])}
+        assert {id(each) for each in got} == {id(door.topics._opened[got[0].name])}
         assert sorted(got[0].topic.subscriptions) == ["audit", "billing"]
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(first)
     world.run(second)
     world.end()
 
 
 def test_a_topic_that_is_no_longer_the_one_of_that_name_is_never_handed_out() -> None:
-    async def main(service: Service) -> None:
-        await service.create_topic(ANONYMOUS, TOPIC)
-        old = await service.open(ANONYMOUS, TOPIC)
+    async def main(door: Door) -> None:
+        await caller(door).topics.create(TOPIC)
+        old = await served(door, TOPIC)
         told: list[DanubeError] = []
-        await service.open_producer(ANONYMOUS, TOPIC, told.append)
-        await service._directory.delete_topic(parse_topic(TOPIC))  # behind the back of who serves it
+        await caller(door).open_producer(TOPIC, told.append)
+        await door.directory.delete_topic(parse_topic(TOPIC))  # behind the back of who serves it
         with pytest.raises(TopicNotFound):
-            await service.open(ANONYMOUS, TOPIC)
-        record = await service.create_topic(ANONYMOUS, TOPIC)
-        new = await service.open(ANONYMOUS, TOPIC)
+            await served(door, TOPIC)
+        record = await caller(door).topics.create(TOPIC)
+        new = await served(door, TOPIC)
         assert new is not old
         assert new.record.id == record.id
         assert [type(each) for each in told] == [TopicClosed]
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(main)
     world.end()
 
@@ -274,16 +274,16 @@ def test_a_new_partition_that_could_not_be_prepared_is_when_it_is_first_opened(m
     failing = True
     opening = Topic.open
 
-    async def main(service: Service) -> None:
+    async def main(door: Door) -> None:
         nonlocal failing
-        await prepared(service)
+        await prepared(door)
         with pytest.raises(NodeBusy):
-            await grow(service)
-        assert service._directory.get(parse_topic(TOPIC)).partitions == 5
+            await grow(door)
+        assert door.directory.get(parse_topic(TOPIC)).partitions == 5
         with pytest.raises(NodeBusy):
-            await service.open(ANONYMOUS, f"{TOPIC}-part-3")
+            await served(door, f"{TOPIC}-part-3")
         failing = False
-        opened = await service.open(ANONYMOUS, f"{TOPIC}-part-3")
+        opened = await served(door, f"{TOPIC}-part-3")
         assert list(opened.topic.subscriptions) == ["billing"]
 
     async def busy(stream: str, *arguments: object) -> Topic:
@@ -292,7 +292,7 @@ def test_a_new_partition_that_could_not_be_prepared_is_when_it_is_first_opened(m
         return await opening(stream, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Topic, "open", busy)
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(main)
     world.end()
 
@@ -304,51 +304,51 @@ def test_open_partitions_know_of_new_ones_that_could_not_be_prepared(monkeypatch
         monkeypatch.setattr(Topic, "subscribe", subscribing)
         raise NodeBusy("later")
 
-    async def main(service: Service) -> None:
-        await prepared(service)
+    async def main(door: Door) -> None:
+        await prepared(door)
         monkeypatch.setattr(Topic, "subscribe", busy_once)
         with pytest.raises(NodeBusy):
-            await service.alter_topic(ANONYMOUS, TOPIC, partitions=5, policies={"message_bytes_max": 10})
-        known = {(each.record.partitions, each.policies.message_bytes_max) for each in service.opened()}
+            await caller(door).topics.alter(TOPIC, partitions=5, policies={"message_bytes_max": 10})
+        known = {(each.record.partitions, each.policies.message_bytes_max) for each in door.topics.opened()}
         assert known == {(5, 10)}
-        await subscribe(service)
-        assert [sorted(topic.subscriptions) for topic in await partitions(service)] == [["audit", "billing"]] * 5
+        await subscribe(door)
+        assert [sorted(topic.subscriptions) for topic in await partitions(door)] == [["audit", "billing"]] * 5
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(main)
     world.end()
 
 
 def test_what_waits_for_its_turn_is_not_done_to_another_topic_of_the_same_name() -> None:
-    async def main(service: Service) -> None:
-        await prepared(service)
-        before = await service.topic(ANONYMOUS, TOPIC)
-        await service.delete_topic(ANONYMOUS, TOPIC)
-        await prepared(service)
+    async def main(door: Door) -> None:
+        await prepared(door)
+        before = await caller(door).topics.lookup(TOPIC)
+        await caller(door).topics.delete(TOPIC)
+        await prepared(door)
         with pytest.raises(TopicNotFound):
-            await service.spreading.change(before, "unsubscribe", {"subscription": "billing"})
-        assert [sorted(topic.subscriptions) for topic in await partitions(service)] == [["billing"]] * 3
+            await door.spreading.change(before, "unsubscribe", {"subscription": "billing"})
+        assert [sorted(topic.subscriptions) for topic in await partitions(door)] == [["billing"]] * 3
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(main)
     world.end()
 
 
 @pytest.mark.parametrize("entry", [b"{", b"[]", b'["unknown",{}]', b'["subscribe",{}]', b'["grow",7]'])
 def test_a_change_that_is_not_valid_keeps_no_topic_closed(entry: bytes) -> None:
-    async def first(service: Service) -> None:
-        await prepared(service)
-        await service.create_topic(ANONYMOUS, "/default/other")
-        record = await service.topic(ANONYMOUS, TOPIC)
-        await service._directory.store.transact((), [(f"changes/{record.id}", entry)])
+    async def first(door: Door) -> None:
+        await prepared(door)
+        await caller(door).topics.create("/default/other")
+        record = await caller(door).topics.lookup(TOPIC)
+        await door.directory.store.transact((), [(f"changes/{record.id}", entry)])
 
-    async def second(service: Service) -> None:
-        await reopened(service)
-        assert len(service.opened()) == 4
-        assert service._directory.store.scan("changes/") == []
-        assert [sorted(topic.subscriptions) for topic in await partitions(service)] == [["billing"]] * 3
+    async def second(door: Door) -> None:
+        await reopened(door)
+        assert len(door.topics.opened()) == 4
+        assert door.directory.store.scan("changes/") == []
+        assert [sorted(topic.subscriptions) for topic in await partitions(door)] == [["billing"]] * 3
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(first)
     world.run(second)
     world.end()
@@ -362,14 +362,14 @@ def test_topics_whose_changes_cannot_be_finished_hold_up_no_others(
     names = [f"/default/t{number}" for number in range(TOPICS_RESUMING)]  # before the others
     slow: list[str] = []
 
-    async def first(service: Service) -> None:
-        await prepared(service)
+    async def first(door: Door) -> None:
+        await prepared(door)
         for name in names:
-            record = await service.create_topic(ANONYMOUS, name, partitions=TOPICS_REOPENING)
+            record = await caller(door).topics.create(name, partitions=TOPICS_REOPENING)
             slow.append(f"t{record.id}.")
-            await service._directory.store.transact((), [(f"changes/{record.id}", b'["grow",{"from":1}]')])
+            await door.directory.store.transact((), [(f"changes/{record.id}", b'["grow",{"from":1}]')])
 
-    async def second(service: Service) -> None:
+    async def second(door: Door) -> None:
         released = asyncio.Event()
 
         async def hanging(stream: str, *arguments: object) -> Topic:
@@ -380,18 +380,18 @@ def test_topics_whose_changes_cannot_be_finished_hold_up_no_others(
             return await opening(stream, *arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(Topic, "open", hanging)
-        service.reopen()
-        assert service._reopening is not None
-        while len(service.opened()) < 3:  # noqa: ASYNC110
+        door.reopen()
+        assert door._reopening is not None
+        while len(door.topics.opened()) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert service._directory.store.count("changes/") == len(names)
+        assert door.directory.store.count("changes/") == len(names)
         if broken:
-            return await service._reopening
+            return await door._reopening
         released.set()
-        await service._reopening
-        assert len(service.opened()) == 3 + len(names) * TOPICS_REOPENING
+        await door._reopening
+        assert len(door.topics.opened()) == 3 + len(names) * TOPICS_REOPENING
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(first)
     world.run(second)
     world.end()
@@ -402,8 +402,8 @@ def test_a_change_that_a_stop_of_the_broker_interrupts_is_finished_after_the_nex
 ) -> None:
     subscribing = Topic.subscribe
 
-    async def first(service: Service) -> None:
-        await prepared(service)
+    async def first(door: Door) -> None:
+        await prepared(door)
         hung = asyncio.Event()
 
         async def hanging(self: Topic, *arguments: object, **options: object) -> object:
@@ -413,64 +413,64 @@ def test_a_change_that_a_stop_of_the_broker_interrupts_is_finished_after_the_nex
             return await subscribing(self, *arguments, **options)  # type: ignore[arg-type]
 
         monkeypatch.setattr(Topic, "subscribe", hanging)
-        asked = asyncio.ensure_future(subscribe(service))
+        asked = asyncio.ensure_future(subscribe(door))
         await hung.wait()
-        await service.close()
+        await door.close()
         await asyncio.wait([asked])
         monkeypatch.setattr(Topic, "subscribe", subscribing)
 
-    async def second(service: Service) -> None:
-        await reopened(service)
-        assert [sorted(topic.subscriptions) for topic in await partitions(service)] == [["audit", "billing"]] * 3
+    async def second(door: Door) -> None:
+        await reopened(door)
+        assert [sorted(topic.subscriptions) for topic in await partitions(door)] == [["audit", "billing"]] * 3
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(first)
     world.run(second)
     world.end()
 
 
 def test_what_is_left_of_a_change_whose_topic_was_deleted_goes_at_the_next_start() -> None:
-    async def first(service: Service) -> None:
-        await prepared(service)
-        await service._directory.store.transact((), [("changes/4711", b'["grow",{"from":1}]')])
+    async def first(door: Door) -> None:
+        await prepared(door)
+        await door.directory.store.transact((), [("changes/4711", b'["grow",{"from":1}]')])
 
-    async def second(service: Service) -> None:
-        await reopened(service)
-        assert service._directory.store.scan("changes/") == []
+    async def second(door: Door) -> None:
+        await reopened(door)
+        assert door.directory.store.scan("changes/") == []
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(first)
     world.run(second)
     world.end()
 
 
 def test_a_change_goes_on_when_its_caller_gives_up_and_the_next_waits_for_it() -> None:
-    async def main(service: Service) -> None:
-        await prepared(service)
-        asked = asyncio.ensure_future(subscribe(service))
-        while not service._directory.store.scan("changes/"):  # noqa: ASYNC110
+    async def main(door: Door) -> None:
+        await prepared(door)
+        asked = asyncio.ensure_future(subscribe(door))
+        while not door.directory.store.scan("changes/"):  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
         asked.cancel()
-        await service.admin.unsubscribe(ANONYMOUS, TOPIC, "billing")
-        assert [sorted(topic.subscriptions) for topic in await partitions(service)] == [["audit"]] * 3
+        await caller(door).subscriptions.delete(TOPIC, "billing")
+        assert [sorted(topic.subscriptions) for topic in await partitions(door)] == [["audit"]] * 3
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(main)
     world.end()
 
 
 def test_a_topic_without_partitions_writes_nothing_more_than_its_own_record() -> None:
-    async def main(service: Service) -> None:
-        await service.create_topic(ANONYMOUS, TOPIC)
-        await service.open(ANONYMOUS, TOPIC)
-        before = service._directory.store.revision
-        await service.admin.subscribe(ANONYMOUS, TOPIC, "billing", SHARED)
-        await service.admin.seek(ANONYMOUS, TOPIC, "billing", "earliest")
-        assert service._directory.store.revision - before <= LEDGER_REVISIONS
+    async def main(door: Door) -> None:
+        await caller(door).topics.create(TOPIC)
+        await served(door, TOPIC)
+        before = door.directory.store.revision
+        await caller(door).subscriptions.create(TOPIC, "billing", SHARED)
+        await caller(door).subscriptions.seek(TOPIC, "billing", "earliest")
+        assert door.directory.store.revision - before <= LEDGER_REVISIONS
         with pytest.raises(TopicNotFound):
-            await service.open(ANONYMOUS, "/default/other")
+            await served(door, "/default/other")
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(main)
     world.end()
 
@@ -480,46 +480,46 @@ LEDGER_REVISIONS = 2  # the state's stream and its first ledger
 
 @pytest.mark.parametrize("partitioned", [0, 3])
 def test_a_shared_subscription_made_with_other_options_has_dead_letters_as_any(partitioned: int) -> None:
-    async def work(service: Service) -> None:
-        await service.create_topic(ANONYMOUS, TOPIC, partitions=partitioned)
-        await subscribe(service)
-        for topic in await partitions(service):
+    async def work(door: Door) -> None:
+        await caller(door).topics.create(TOPIC, partitions=partitioned)
+        await subscribe(door)
+        for topic in await partitions(door):
             options = SubscriptionOptions.decode(topic.subscriptions["audit"].known.options)
             assert options.failure.dead_letter_topic == f"{TOPIC}-audit-dlq"
             assert not options.timeout_chosen
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()
 
 
 def test_a_new_partition_has_the_dead_letters_of_the_others_though_options_were_set_before() -> None:
-    async def work(service: Service) -> None:
-        await service.create_topic(ANONYMOUS, TOPIC, partitions=1)
-        await service.pending.change(TOPIC, "audit", {"failure": {"max_redelivery_count": 2}})
-        options = service.pending.get(TOPIC, "audit")
-        await service.admin.subscribe(ANONYMOUS, TOPIC, "audit", SHARED, options=options)
-        await service.alter_topic(ANONYMOUS, TOPIC, partitions=2, policies={})
-        first, second = [topic.subscriptions["audit"].known.options for topic in await partitions(service)]
+    async def work(door: Door) -> None:
+        await caller(door).topics.create(TOPIC, partitions=1)
+        await door.pending.change(TOPIC, "audit", {"failure": {"max_redelivery_count": 2}})
+        options = door.pending.get(TOPIC, "audit")
+        await caller(door).subscriptions.create(TOPIC, "audit", SHARED, options=options)
+        await caller(door).topics.alter(TOPIC, partitions=2, policies={})
+        first, second = [topic.subscriptions["audit"].known.options for topic in await partitions(door)]
         assert first == second
         assert SubscriptionOptions.decode(second).failure.dead_letter_topic == f"{TOPIC}-audit-dlq"
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(work)
     world.end()
 
 
 def test_partitions_of_a_topic_that_keeps_nothing_are_added_in_turn_too() -> None:
-    async def main(service: Service) -> None:
-        record = await service.create_topic(ANONYMOUS, TOPIC, reliable=False, partitions=3)
-        async with service.spreading._turns.of(record.id):
-            growing = asyncio.ensure_future(grow(service))
+    async def main(door: Door) -> None:
+        record = await caller(door).topics.create(TOPIC, reliable=False, partitions=3)
+        async with door.spreading._turns.of(record.id):
+            growing = asyncio.ensure_future(grow(door))
             await asyncio.sleep(10)
             assert not growing.done()
         await growing
-        assert (await service.topic(ANONYMOUS, TOPIC)).partitions == 5
+        assert (await caller(door).topics.lookup(TOPIC)).partitions == 5
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(main)
     world.end()
 
@@ -528,28 +528,28 @@ def test_a_topic_never_outlives_its_namespace() -> None:
     outcomes = set()
     for steps in range(12):
 
-        async def main(service: Service, steps: int = steps) -> None:
-            await service.create_topic(ANONYMOUS, "/default/first")  # numbers of topics are set aside
-            await service.create_namespace(ANONYMOUS, "shop", {})
-            deleting = asyncio.ensure_future(service.delete_namespace(ANONYMOUS, "shop"))
+        async def main(door: Door, steps: int = steps) -> None:
+            await caller(door).topics.create("/default/first")  # numbers of topics are set aside
+            await caller(door).namespaces.create("shop", {})
+            deleting = asyncio.ensure_future(caller(door).namespaces.delete("shop"))
             for _ in range(steps):
                 await asyncio.sleep(0)
-            creating = asyncio.ensure_future(service.create_topic(ANONYMOUS, "/shop/orders"))
+            creating = asyncio.ensure_future(caller(door).topics.create("/shop/orders"))
             ended = await asyncio.gather(deleting, creating, return_exceptions=True)
             outcomes.add(tuple(type(each).__name__ for each in ended))
 
-        async def creation_first(service: Service, steps: int = steps) -> None:
-            await service.create_topic(ANONYMOUS, "/default/second")
-            await service.create_namespace(ANONYMOUS, "shop", {})
-            creating = asyncio.ensure_future(service.create_topic(ANONYMOUS, "/shop/orders"))
+        async def creation_first(door: Door, steps: int = steps) -> None:
+            await caller(door).topics.create("/default/second")
+            await caller(door).namespaces.create("shop", {})
+            creating = asyncio.ensure_future(caller(door).topics.create("/shop/orders"))
             for _ in range(steps):
                 await asyncio.sleep(0)
-            deleting = asyncio.ensure_future(service.delete_namespace(ANONYMOUS, "shop"))
+            deleting = asyncio.ensure_future(caller(door).namespaces.delete("shop"))
             ended = await asyncio.gather(deleting, creating, return_exceptions=True)
             outcomes.add(tuple(type(each).__name__ for each in ended))
 
         for work in (main, creation_first):
-            world = ServiceWorld()
+            world = DoorWorld()
             world.run(work)
             world.end()
     assert outcomes == {("NoneType", "NamespaceNotFound"), ("NamespaceNotEmpty", "TopicRecord")}

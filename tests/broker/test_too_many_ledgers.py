@@ -7,12 +7,11 @@ import logging
 
 import pytest
 
-from broker.service_world import ServiceWorld
+from broker.door_world import DoorWorld, caller, served
 from pydanube.base.errors import TooManyLedgers, TopicRecovering
-from pydanube.broker.door.service import Service
+from pydanube.broker.door.door import Door
 from pydanube.broker.limits import disk_room as room_module
 from pydanube.broker.limits.disk_room import Room
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
 from pydanube.journal import ledger_table as table
@@ -31,8 +30,8 @@ def few_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "NODE_LEDGERS_RESERVED", RESERVED)
 
 
-async def topic_of(service: Service, name: str) -> Topic:
-    return service.reliable(await service.open(ANONYMOUS, name))
+async def topic_of(door: Door, name: str) -> Topic:
+    return (await served(door, name)).reliable
 
 
 async def publish(topic: Topic) -> None:
@@ -68,11 +67,11 @@ async def acknowledge(topic: Topic, first: int, last: int) -> None:
 def test_at_the_limit_messages_are_refused_and_acks_and_deletions_continue() -> None:
     kept = 0
 
-    async def first(service: Service) -> None:
+    async def first(door: Door) -> None:
         nonlocal kept
         for name in (HEALTHY, KEEPS):
-            await service.create_topic(ANONYMOUS, name)
-        healthy, keeps = await topic_of(service, HEALTHY), await topic_of(service, KEEPS)
+            await caller(door).topics.create(name)
+        healthy, keeps = await topic_of(door, HEALTHY), await topic_of(door, KEEPS)
         await healthy.subscribe("s", SubscriptionKind.SHARED)
         for _ in range(20):
             await publish(healthy)
@@ -82,8 +81,8 @@ def test_at_the_limit_messages_are_refused_and_acks_and_deletions_continue() -> 
         await publish(healthy)  # it has a ledger
         await acknowledge(healthy, 0, 9)
 
-    async def second(service: Service) -> None:
-        healthy, keeps = await topic_of(service, HEALTHY), await topic_of(service, KEEPS)  # both can be opened
+    async def second(door: Door) -> None:
+        healthy, keeps = await topic_of(door, HEALTHY), await topic_of(door, KEEPS)  # both can be opened
         assert keeps.ledger.confirmed_end == kept
         assert len(await keeps.ledger.read(0)) > 0
         with pytest.raises(TooManyLedgers):
@@ -92,11 +91,11 @@ def test_at_the_limit_messages_are_refused_and_acks_and_deletions_continue() -> 
         host = healthy.subscriptions["s"]
         assert isinstance(host, SubscriptionHost)
         assert host.known.cursor.floor == 16
-        await service.delete_topic(ANONYMOUS, KEEPS)
+        await caller(door).topics.delete(KEEPS)
         await publish(healthy)
         assert healthy.ledger.confirmed_end == 22
 
-    world = ServiceWorld()
+    world = DoorWorld()
     world.run(first)
     world.run(second)
     world.end()

@@ -89,7 +89,7 @@ def test_who_was_away_too_long_or_comes_from_elsewhere_is_told_so(monkeypatch: p
 
 
 def test_many_changes_at_once_are_not_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_changes, "TOPIC_CHANGES_TOLD_MAX", 2)
+    monkeypatch.setattr(topic_changes, "TOPIC_CHANGES_LISTED_MAX", 2)
 
     async def story(store: MemoryMetadata, changes: TopicChanges) -> None:
         start = (await changes.after(frozenset({"default"}), None, 0)).revision

@@ -22,10 +22,10 @@ from pydanube.sim.machine.disk import SimDisk
 from pydanube.sim.machine.loop import SimLoop
 from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.sim.world.catalog import SimCatalog
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.tail import TailCache
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
@@ -131,7 +131,7 @@ class TopicWorld:
     async def open(self, name: str = "/default/t", *, node: NodeSettings | None = None) -> Topic:
         settings = node or NodeSettings(file_bytes=256 * KIB, retry_seconds=0.05)
         self.cache = TailCache(self.cache_bytes)
-        self.watch = WatchedClock(self.clock)
+        self.watch = CheckedClock(self.clock)
         self.node = await DiskNode.open([self.disk], settings, self.randomness)
         await self.node.meet_catalog(self.catalog.known(), self.catalog.next_ledger)
         return await self.open_topic(name)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pydanube
+from broker.door_world import caller
 from client.broker import TOPIC, Door, with_client, with_door
 from pydanube import sync
 from pydanube.base.errors import (
@@ -20,7 +21,6 @@ from pydanube.base.errors import (
     TopicExists,
     TopicNotFound,
 )
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.client import Client, Consumer, Message
 from pydanube.testing.broker import broker_thread
 from pydanube.wire.commands import Closed, Hello, Reply, Request, Welcome, decode
@@ -79,7 +79,7 @@ def test_acks_under_way_fail_when_their_subscription_is_deleted(tmp_path: Path) 
             pending = asyncio.ensure_future(_wait(ack))
             door.asked.clear()
             await door.asked.wait()
-            await door.server._broker.service.admin.unsubscribe(ANONYMOUS, TOPIC, "s")
+            await caller(door.server._broker.door).subscriptions.delete(TOPIC, "s")
             door.cut()
             door.silent = False
             with pytest.raises(SubscriptionNotFound):
@@ -91,11 +91,11 @@ def test_acks_under_way_fail_when_their_subscription_is_deleted(tmp_path: Path) 
 def test_a_consumer_that_was_away_when_its_subscription_was_deleted_does_not_make_it_again(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
         await publish(client, 3)
-        service = door.server._broker.service
+        inside = door.server._broker.door
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
             await consumer.fetch(3, timeout=5)
             door.silent = True  # the news is lost
-            await service.admin.unsubscribe(ANONYMOUS, TOPIC, "s")
+            await caller(inside).subscriptions.delete(TOPIC, "s")
             door.cut()
             door.silent = False
             with pytest.raises(SubscriptionNotFound):
@@ -148,9 +148,9 @@ def test_a_producer_that_was_away_when_its_topic_was_deleted_does_not_make_it_ag
         producer = await client.producer(TOPIC).open()
         await producer.send(b"one")
         door.silent = True
-        service = door.server._broker.service
-        await service.delete_topic(ANONYMOUS, TOPIC)
-        await service.create_topic(ANONYMOUS, TOPIC)  # another one of the same name
+        inside = door.server._broker.door
+        await caller(inside).topics.delete(TOPIC)
+        await caller(inside).topics.create(TOPIC)  # another one of the same name
         door.cut()
         door.silent = False
         with pytest.raises(TopicNotFound):
@@ -284,7 +284,7 @@ def test_a_topic_is_created_and_deleted_under_producers_that_open_it(tmp_path: P
         with contextlib.suppress(TopicNotFound):
             await client.admin.delete_topic(TOPIC)
         broker = door.server._broker
-        assert await broker.service._around.catalog.streams() == []
+        assert await broker.door.around.catalog.streams() == []
         assert await broker._node.list() == []
         async with client.producer(TOPIC) as producer:
             assert (await producer.send(b"x")).offset == 0

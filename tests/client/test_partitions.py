@@ -115,7 +115,7 @@ def test_a_producer_that_is_closed_while_it_grows_leaves_nothing_open(tmp_path: 
         await client.admin.alter_topic(TOPIC, partitions=8)
         await until(lambda: bool(producer._opening))
         await producer.close()
-        await until(lambda: not any(opened.producers for opened in door.server._broker.service._opened.values()))
+        await until(lambda: not any(opened.producers for opened in door.server._broker.door.topics._opened.values()))
 
     with_door(tmp_path, run)
 

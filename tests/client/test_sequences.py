@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 import pydanube
+from broker.door_world import served
 from client.broker import TOPIC, Door, running, unaware, with_client, with_door
 from pydanube.base.errors import (
     ArgumentInvalid,
@@ -19,7 +20,6 @@ from pydanube.base.errors import (
     SequenceUnknown,
 )
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.topic.topic import Topic
 from pydanube.client import Client
 
@@ -220,7 +220,7 @@ def test_a_named_producer_that_starts_afresh_is_taken_where_names_have_been_forg
     async def run() -> None:
         async with running(tmp_path) as server, pydanube.connect(server.url) as client:
             await client.topic(TOPIC, create=True)
-            opened = await server._broker.service.open(ANONYMOUS, TOPIC)
+            opened = await served(server._broker.door, TOPIC)
             assert isinstance(opened.topic, Topic)
             opened.topic.state.producers.forgotten = 1
             async with client.producer(TOPIC, name="import") as producer:
@@ -241,7 +241,7 @@ def test_producers_without_a_name_leave_nothing_behind(tmp_path: Path) -> None:
             for _ in range(20):
                 async with client.producer(TOPIC) as producer:
                     await producer.send(b"x")
-            opened = await server._broker.service.open(ANONYMOUS, TOPIC)
+            opened = await served(server._broker.door, TOPIC)
             assert isinstance(opened.topic, Topic)
             await opened.topic.tick()
             assert len(opened.topic.state.producers) == 0

@@ -18,7 +18,7 @@ from pydanube.api.grpc.reflection import ReflectionService
 from pydanube.api.listening import turns as turns_module
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors.root import GrpcStatus
-from pydanube.broker.limits.intake import Intake
+from pydanube.broker.limits.intake import Account, Intake
 from pydanube.wire.http2.frames import PREFACE, WINDOW_BYTES, FrameType
 from pydanube.wire.http2.grpc import framed
 from wire.http2.peer import EMPTY_SETTINGS, data, frames_of, headers, rst_stream, window_update
@@ -104,8 +104,9 @@ class Client:
 
 def face() -> Any:
     still = cast("Any", SimpleNamespace(monotonic=lambda: 0.0))  # nobody uses up a turn by being slow
-    service = SimpleNamespace(intake=Intake())
-    return SimpleNamespace(held=0, turns=Turns(still), service=service, forget=lambda gone: None)
+    session = SimpleNamespace(ask=lambda action: None)
+    door = SimpleNamespace(account=lambda: Account(Intake()), session=lambda principal, origin: session)
+    return SimpleNamespace(held=0, turns=Turns(still), door=door, forget=lambda gone: None)
 
 
 def test_questions_of_a_client_that_reads_no_answers_wait_and_it_may_send_no_more() -> None:

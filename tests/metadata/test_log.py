@@ -14,7 +14,7 @@ from pydanube.metadata.log import (
     SECTOR_BYTES,
     LogContent,
     LogHeader,
-    Place,
+    LogPoint,
     decode_file,
     encode_group,
     encode_record,
@@ -22,46 +22,46 @@ from pydanube.metadata.log import (
     group_length,
     record_length,
 )
-from pydanube.metadata.records import Change, Entry, encode_changes
+from pydanube.metadata.records import Entry, KeyChange, encode_changes
 
 CLUSTER, NODE = bytes(range(16)), NodeIdentity("ab" * 16)
 ROWS = [("a", Entry(b"one", 3), 0), ("b", Entry(b"", 7), 5)]
-START = Place(2, 7, b"s" * 16)
+START = LogPoint(2, 7, b"s" * 16)
 GROUPS = [
-    [[Change("a", b"two")]],
-    [[Change("c", b"x" * 700)], [Change("b", None), Change("d", b"y", 9)], []],
-    [[Change("e", bytes(range(1, 200)))]],
+    [[KeyChange("a", b"two")]],
+    [[KeyChange("c", b"x" * 700)], [KeyChange("b", None), KeyChange("d", b"y", 9)], []],
+    [[KeyChange("e", bytes(range(1, 200)))]],
 ]
 
 
-def build(groups: list[list[list[Change]]], *, mark: bool, room: int = 2) -> bytes:
+def build(groups: list[list[list[KeyChange]]], *, mark: bool, room: int = 2) -> bytes:
     snapshot = b"".join(encode_snapshot(ROWS))
     digest = blake2b(snapshot, digest_size=16).digest()
     written: list[bytes] = []
-    place = START
+    point = START
 
     def header(capacity: int) -> LogHeader:
         return LogHeader(4, 0x1122334455667788, CLUSTER, NODE, capacity, START, len(ROWS), len(snapshot), digest)
 
     for group in groups:
-        before, records = place.revision, []
+        before, records = point.revision, []
         for changes in group:
-            record, place = encode_record(header(0), 3, place, encode_changes(changes))
+            record, point = encode_record(header(0), 3, point, encode_changes(changes))
             records.append(record)
         written.append(encode_group(header(0), before, records))
         assert len(written[-1]) == group_length(sum(record_length(encode_changes(changes)) for changes in group))
     if mark:
-        written.append(encode_group(header(0), place.revision, ()))
+        written.append(encode_group(header(0), point.revision, ()))
     body = snapshot.ljust(BLOCK_BYTES, b"\0") + b"".join(written)
     capacity = BLOCK_BYTES + len(body) + room * BLOCK_BYTES
     return (header(capacity).encode() + body).ljust(capacity, b"\0")
 
 
 def said(content: LogContent) -> tuple[object, ...]:
-    return content.rows, content.records, content.place, content.header.start
+    return content.rows, content.records, content.point, content.header.start
 
 
-def expected(groups: list[list[list[Change]]]) -> list[tuple[int, tuple[Change, ...]]]:
+def expected(groups: list[list[list[KeyChange]]]) -> list[tuple[int, tuple[KeyChange, ...]]]:
     flat = [tuple(changes) for group in groups for changes in group]
     return list(enumerate(flat, START.revision + 1))
 
@@ -71,7 +71,7 @@ def test_a_file_comes_back_as_it_was() -> None:
         found = decode_file(build(GROUPS, mark=mark), 4)
         assert found.rows == ROWS
         assert found.records == expected(GROUPS)
-        assert found.place.revision == 12
+        assert found.point.revision == 12
         assert found.covered is mark
         assert found.torn == found.end
         assert found.header.cluster == CLUSTER
@@ -85,18 +85,18 @@ def test_every_bit_of_every_used_byte(mark: bool) -> None:
     data = build(GROUPS, mark=mark)
     whole = said(decode_file(data, 4))
     harmless = 0
-    for place in range(len(data)):
-        if not any(data[max(0, place - 16) : place + 16]) and place % BLOCK_BYTES > 64:
+    for position in range(len(data)):
+        if not any(data[max(0, position - 16) : position + 16]) and position % BLOCK_BYTES > 64:
             continue  # far inside padding
         for bit in range(8):
             damaged = bytearray(data)
-            damaged[place] ^= 1 << bit
+            damaged[position] ^= 1 << bit
             try:
-                assert said(decode_file(bytes(damaged), 4)) == whole, f"byte {place}, bit {bit}"
+                assert said(decode_file(bytes(damaged), 4)) == whole, f"byte {position}, bit {bit}"
             except MetadataDamaged:
                 continue
             harmless += 1
-            assert not data[place], f"byte {place}, bit {bit} was in use, and nobody noticed"
+            assert not data[position], f"byte {position}, bit {bit} was in use, and nobody noticed"
     assert harmless > 0
 
 
@@ -132,7 +132,7 @@ def test_every_prefix_of_the_last_group_is_all_or_nothing() -> None:
 
 
 def test_any_sectors_of_the_last_group_are_all_or_nothing() -> None:
-    change = [[Change("wide", bytes(range(1, 256)) * 10)]]
+    change = [[KeyChange("wide", bytes(range(1, 256)) * 10)]]
     before, data = build(GROUPS, mark=False), build([*GROUPS, change], mark=False)
     at = -(-len(before.rstrip(b"\0")) // BLOCK_BYTES) * BLOCK_BYTES
     used = -(-(len(data.rstrip(b"\0")) - at) // SECTOR_BYTES)
@@ -158,7 +158,7 @@ def test_a_group_that_is_gone_before_another_is_damage_and_no_tail() -> None:
 def test_a_value_cannot_pose_as_a_group() -> None:
     """A value that is itself a piece of a metadata log, torn so that only that piece landed."""
     piece = build(GROUPS, mark=True).replace((0x1122334455667788).to_bytes(8, "little"), bytes(8))
-    change = [[Change("log", piece[: 20 * BLOCK_BYTES])]]
+    change = [[KeyChange("log", piece[: 20 * BLOCK_BYTES])]]
     data = build([change], mark=False)
     found = decode_file(data[: 2 * BLOCK_BYTES] + bytes(SECTOR_BYTES) + data[2 * BLOCK_BYTES + SECTOR_BYTES :], 4)
     assert found.records == []

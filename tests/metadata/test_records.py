@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 
 from pydanube.base.errors import MetadataDamaged, MetadataInvalid
 from pydanube.base.limits import METADATA_OPERATIONS_MAX, MIB
-from pydanube.metadata.records import Change, check_transaction, decode_changes, encode_changes
+from pydanube.metadata.records import KeyChange, check_transaction, decode_changes, encode_changes
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 sessions = st.integers(0, (1 << 64) - 1)
-changes = st.builds(Change, keys, st.none() | st.binary(max_size=50), sessions)
+changes = st.builds(KeyChange, keys, st.none() | st.binary(max_size=50), sessions)
 transactions = st.lists(changes, max_size=METADATA_OPERATIONS_MAX, unique_by=lambda change: change.key)
 
 
 @given(transactions)
-def test_changes_come_back_as_they_were(wanted: list[Change]) -> None:
+def test_changes_come_back_as_they_were(wanted: list[KeyChange]) -> None:
     assert decode_changes(encode_changes(wanted)) == tuple(wanted)
 
 
 @given(transactions, st.data())
-def test_cut_or_longer_bytes_are_no_changes(wanted: list[Change], data: st.DataObject) -> None:
+def test_cut_or_longer_bytes_are_no_changes(wanted: list[KeyChange], data: st.DataObject) -> None:
     payload = encode_changes(wanted)
     with pytest.raises(MetadataDamaged):
         decode_changes(payload[: data.draw(st.integers(0, len(payload) - 1))])
@@ -41,11 +41,11 @@ def test_any_bytes_give_changes_or_a_typed_error(payload: bytes) -> None:
 
 
 def test_a_count_that_lies_is_not_believed() -> None:
-    payload = encode_changes([Change("a", b"1")])
+    payload = encode_changes([KeyChange("a", b"1")])
     with pytest.raises(MetadataDamaged):
         decode_changes(b"\xff\xff\xff\xff" + payload[4:])
 
 
 def test_a_transaction_is_bounded_as_a_whole() -> None:
     with pytest.raises(MetadataInvalid):
-        encode_changes([Change(f"{number}", bytes(MIB)) for number in range(8)])
+        encode_changes([KeyChange(f"{number}", bytes(MIB)) for number in range(8)])

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pydanube.base.errors import MetadataConflict, MetadataFull
 from pydanube.base.limits import METADATA_KEYS_MAX, METADATA_LONGER_BYTES
 from pydanube.metadata import state as state_module
-from pydanube.metadata.records import NO_SESSION, Change, Entry, Transaction
+from pydanube.metadata.records import NO_SESSION, Entry, KeyChange, Transaction
 from pydanube.metadata.state import MetadataState
 
 Model = dict[str, tuple[bytes, int, int]]  # value, version, session
@@ -211,7 +211,7 @@ def test_a_prefix_is_empty_after_all_that_was_decided() -> None:
     decided(("a/x", None), ("a/never", None))
     assert empty()
     state = MetadataState()
-    state.replay(1, [Change("a/x", b"", NO_SESSION), Change("a/y", b"", NO_SESSION)])
+    state.replay(1, [KeyChange("a/x", b"", NO_SESSION), KeyChange("a/y", b"", NO_SESSION)])
     decided(("a/x", None))
     assert not empty()
     decided(("a/y", None))

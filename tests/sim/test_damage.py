@@ -16,12 +16,12 @@ from pydanube.broker.state.log import state_stream
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.topic.topic import Topic
 from pydanube.journal.group import CHECKPOINTS
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.stream import Stream
 from pydanube.storage.stream.tail import TailCache
-from pydanube.storage.watched_clock import WatchedClock
 from storage.damage import groups
 
 SETTINGS = NodeSettings(file_bytes=96 * KIB, retry_seconds=0.05)
@@ -41,7 +41,7 @@ class Story:
     async def open(self) -> dict[str, Topic]:
         world = self.world
         world.cache = TailCache(world.cache_bytes)
-        world.watch = WatchedClock(world.clock)
+        world.watch = CheckedClock(world.clock)
         world.node = await DiskNode.open([world.disk], SETTINGS, world.randomness)
         await world.node.meet_catalog(world.catalog.known(), world.catalog.next_ledger)
         return {name: await self.open_topic(name) for name in NAMES}

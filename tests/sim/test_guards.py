@@ -19,14 +19,14 @@ from pydanube.journal.ledger_table import Ledger
 from pydanube.ports.disk import Disk
 from pydanube.sim.run import Outcome, run_seed
 from pydanube.storage import local
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.node import node_file
 from pydanube.storage.node.journal import ActiveFile, Journal, Pending
 from pydanube.storage.node.keeper import Keeper
 from pydanube.storage.node.node_file import read_node_file
 from pydanube.storage.stream import recovery, writer
+from pydanube.storage.stream.answers import Answers
 from pydanube.storage.stream.managed import ManagedLedger
-from pydanube.storage.stream.patience import Answers
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.stream.record import Copies, Phase, StreamRecord
 from pydanube.topic.cursor import Range
 from pydanube.topic.dedup import FRESH, Fresh, ProducerTable
@@ -248,8 +248,8 @@ def test_dead_letters_that_are_published_again_are_found(monkeypatch: pytest.Mon
 
 
 def test_deleting_by_a_clock_that_has_jumped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def always(self: WatchedClock, since: float | None = None) -> bool:
-        return bool(self.believed())
+    def always(self: CheckedClock, since: float | None = None) -> bool:
+        return bool(self.append_time())
 
-    monkeypatch.setattr(WatchedClock, "trusted", always)
+    monkeypatch.setattr(CheckedClock, "trusted", always)
     first_violation("clock", "I4", first=37)

@@ -337,7 +337,7 @@ def test_readers_see_nothing_that_is_not_durable() -> None:
         await asyncio.sleep(0.5)
         assert store.get("a") is None
         assert store.revision == 0
-        assert watch.feed.take() is None
+        assert watch.queue.take() is None
         await writing
         assert store.get("a") == Entry(b"1", 1)
         await store.close()

@@ -12,7 +12,7 @@ from pydanube.base.errors import EntryMissing, OwnershipLost
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import OFFSETS_OF_A_LEDGER_MAX
 from pydanube.stream.cold import Cold
-from pydanube.stream.record import Copies, LedgerRecord, Lost, Phase, StreamRecord, new_ledger
+from pydanube.stream.record import Copies, LedgerRecord, LostRange, Phase, StreamRecord, new_ledger
 from pydanube.stream.segments import Segment
 
 NODES = (NodeIdentity("a" * 32),)
@@ -190,11 +190,11 @@ def test_the_end_stays_when_a_ledger_goes_before_the_segments_that_precede_it() 
 
 def test_what_was_given_up_is_forgotten_when_nothing_below_is_kept() -> None:
     """Else a topic that lives long would run into the limit of its ranges."""
-    record = opened().given_up(Epoch(1), [Lost(1, 1), Lost(3, 5), Lost(8, 8, known=False)])
-    assert record.truncated(Epoch(1), 4).lost == (Lost(3, 5), Lost(8, 8, known=False))
+    record = opened().given_up(Epoch(1), [LostRange(1, 1), LostRange(3, 5), LostRange(8, 8, known=False)])
+    assert record.truncated(Epoch(1), 4).lost == (LostRange(3, 5), LostRange(8, 8, known=False))
     passed = record.truncated(Epoch(1), 9)
     assert passed.lost == ()
-    assert passed.given_up(Epoch(1), [Lost(2, 2), Lost(9, 9)]).lost == (Lost(9, 9),)
+    assert passed.given_up(Epoch(1), [LostRange(2, 2), LostRange(9, 9)]).lost == (LostRange(9, 9),)
 
 
 def test_without_its_node_a_stream_goes_on_behind_every_offset_that_was_given() -> None:

@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydanube.base.limits import CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS, SECOND, TIME_CORRECTIONS_MAX
-from pydanube.stream.times import JUMP, ClockBelief, Correction, corrected, latest_time, time_for_deletion
+from pydanube.stream.times import (
+    JUMP,
+    AppendClock,
+    Correction,
+    corrected,
+    latest_time,
+    time_for_deletion,
+)
 
 START = 1_800_000_000 * SECOND
 steps = st.tuples(st.integers(0, 30 * SECOND), st.sampled_from([0, 0, 0, -7200, 7200, 86_400 * 365, -86_400 * 365]))
@@ -14,7 +21,7 @@ steps = st.tuples(st.integers(0, 30 * SECOND), st.sampled_from([0, 0, 0, -7200, 
 
 @given(st.lists(steps, max_size=40))
 def test_append_times_follow_only_jumps_that_last(taken: list[tuple[int, int]]) -> None:
-    times, wall, monotonic = ClockBelief(START, 0), START, 0
+    times, wall, monotonic = AppendClock(START, 0), START, 0
     seen: list[tuple[int, int]] = []  # what the clocks showed
     last = 0
     for passed, jump in taken:
@@ -31,7 +38,7 @@ def test_append_times_follow_only_jumps_that_last(taken: list[tuple[int, int]]) 
 
 
 def test_a_slow_clock_is_followed_and_a_small_step_too() -> None:
-    times = ClockBelief(START, 0)
+    times = AppendClock(START, 0)
     assert times.observe(START + 5, 5) == START + 5
     assert times.observe(START + CLOCK_JUMP_SECONDS * SECOND, 6) == START + CLOCK_JUMP_SECONDS * SECOND
     assert times.observe(START, 7) == START

@@ -9,10 +9,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from broker.door_world import served
 from pydanube.adapters.objects_url import ObjectsPlace
 from pydanube.base.limits import KIB
 from pydanube.broker.cold.tiering import Tiering
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
 from pydanube.broker.topic.topic import Topic
 from pydanube.storage.node.settings import NodeSettings
@@ -61,8 +61,8 @@ async def opened(
     """A broker whose tiering does nothing by itself: the test takes its turns."""
     found = Broker(settings_of(path, objects, tier, place))
     await found.open()
-    if found.service._moving is not None:
-        found.service._moving.cancel()
+    if found.door._moving is not None:
+        found.door._moving.cancel()
     try:
         yield found
     finally:
@@ -70,12 +70,12 @@ async def opened(
 
 
 def tiering_of(broker: Broker) -> Tiering:
-    assert broker.service.tiering is not None
-    return broker.service.tiering
+    assert broker.door.tiering is not None
+    return broker.door.tiering
 
 
 async def topic_of(broker: Broker, name: str = TOPIC) -> Topic:
-    return broker.service.reliable(await broker.service.open(ANONYMOUS, name, create=True, reliable=True))
+    return (await served(broker.door, name, create=True, reliable=True)).reliable
 
 
 async def publish(topic: Topic, first: int, count: int, size: int = 100) -> None:

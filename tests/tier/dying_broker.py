@@ -13,10 +13,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from broker.door_world import served
 from pydanube.adapters.objects_url import ObjectsPlace, parse_objects_url
 from pydanube.adapters.opendal_objects import OpendalObjects
 from pydanube.base.limits import KIB
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
 from pydanube.broker.topic.topic import Topic
 from pydanube.ports.segments import Segments
@@ -70,14 +70,14 @@ async def main(data_dir: str, url: str, options: str, fatal: str) -> None:
     )
     broker = Broker(settings)
     await broker.open()
-    service, tiering = broker.service, broker.service.tiering
+    door, tiering = broker.door, broker.door.tiering
     assert tiering is not None
-    if service._moving is not None:
-        service._moving.cancel()  # the turns are taken here
+    if door._moving is not None:
+        door._moving.cancel()  # the turns are taken here
     assert tiering._claim is not None or place.scheme == "memory"
     if tiering._claim is not None:
         await tiering._claim()
-    topic = service.reliable(await service.open(ANONYMOUS, TOPIC, create=True, reliable=True))
+    topic = (await served(door, TOPIC, create=True, reliable=True)).reliable
     await publish(topic)
     await tiering.upload(topic)
     if fatal == "published":
@@ -95,7 +95,7 @@ async def main(data_dir: str, url: str, options: str, fatal: str) -> None:
     if task is not None:
         await task
     record = topic.ledger.stream.record
-    keys = [part.id for part in await service.tiers.parts(topic)]
+    keys = [part.id for part in await door.tiers.parts(topic)]
     rows = await read(topic)
     await broker.close()
     print(json.dumps({"rows": rows, "local_from": record.cold.local_from, "keys": keys}))

@@ -14,10 +14,10 @@ import duckdb_extension_delta
 import polars
 from deltalake import DeltaTable
 
+from broker.door_world import caller, served
 from pydanube.adapters.objects_url import delta_options, parse_objects_url
 from pydanube.adapters.opendal_objects import OpendalObjects
 from pydanube.adapters.threads import ThreadOffload
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker, ObjectsSettings
 from pydanube.broker.topic.topic import Topic
 from pydanube.stream.delta_table import Folded, TableListing
@@ -75,8 +75,8 @@ async def opened(path: Path, place: Place, tier: TierSettings = LOCAL_NOTHING) -
     settings = settings_of(path / "data", None)
     broker = Broker(replace(settings, objects=ObjectsSettings(place.place, tier), segments=place.segments))
     await broker.open()
-    assert broker.service._moving is not None
-    broker.service._moving.cancel()
+    assert broker.door._moving is not None
+    broker.door._moving.cancel()
     try:
         yield broker
     finally:
@@ -85,10 +85,9 @@ async def opened(path: Path, place: Place, tier: TierSettings = LOCAL_NOTHING) -
 
 async def made(broker: Broker, name: str = TOPIC, *, partitions: int = 0, table: str = "delta") -> list[Topic]:
     """The topic's partitions; it is a table."""
-    record = await broker.service.create_topic(
-        ANONYMOUS, name, partitions=partitions, policies={"table": table}
+    record = await caller(broker.door).topics.create(name, partitions=partitions, policies={"table": table}
     )  # fmt: skip
-    return [broker.service.reliable(await broker.service.open(ANONYMOUS, str(each))) for each in record.places()]
+    return [(await served(broker.door, str(each))).reliable for each in record.places()]
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from broker.door_world import caller
 from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, LedgerDamaged
 from pydanube.base.ids import LedgerId
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.topic.topic import Topic
 from pydanube.storage.stream.copies import CopyReader
-from pydanube.stream.record import LedgerRecord, Lost
+from pydanube.stream.record import LedgerRecord, LostRange
 from pydanube.stream.segments import Segment
 from pydanube.wire.batch import Batch
 from tier.broker_world import (
@@ -43,7 +43,7 @@ async def test_a_ledger_that_ends_in_lost_messages_is_uploaded_without_them_and_
 ) -> None:
     """Accepted damage, or what a power cut took of a buffered ledger; of the ledger only the first `left` remain."""
     async with opened(tmp_path, WorldObjects(), LOCAL_NOTHING) as broker:
-        await broker.service.create_topic(ANONYMOUS, TOPIC, durability=durability)
+        await caller(broker.door).topics.create(TOPIC, durability=durability)
         topic = await topic_of(broker)
         stream = topic.ledger.stream
         await publish(topic, 0, 20)
@@ -51,7 +51,7 @@ async def test_a_ledger_that_ends_in_lost_messages_is_uploaded_without_them_and_
         await seal(topic)
         lose_end(monkeypatch, stream.record.ledgers[0].id, left, durability)
         if durability is Durability.FSYNC:
-            await stream.give_up([Lost(left, 39)])
+            await stream.give_up([LostRange(left, 39)])
         await work(broker, topic)
         assert [each.last for each in segments_of(topic)] == ([left - 1] if left else [])
         for first in (40, 60, 80):

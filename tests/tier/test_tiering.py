@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.door_world import caller
 from pydanube.base import limits
 from pydanube.base.errors import ConfigInvalid, ObjectsFailed, ObjectsRefused, SegmentDamaged, SegmentMissing
 from pydanube.broker.cold.claim import MARK
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker
 from pydanube.stream import cold
 from pydanube.stream.segments import segment_key
@@ -298,7 +298,7 @@ async def test_a_deleted_topic_takes_its_objects_along_and_no_others(tmp_path: P
             await tiering_of(broker).upload(topic)
         objects.objects["t1/mine.txt"] = b"not the broker's"
         before = set(objects.objects)
-        await broker.service.delete_topic(ANONYMOUS, TOPIC)
+        await caller(broker.door).topics.delete(TOPIC)
         gone = before - set(objects.objects)
         assert len(gone) == 1
         assert numbers(await read_all(await topic_of(broker, "/default/other"))) == list(range(30))
@@ -312,9 +312,9 @@ async def test_a_deletion_does_not_wait_for_object_storage_that_fails_and_ends_l
         await publish(topic, 0, 30)
         await tiering_of(broker).upload(topic)
         objects.faults["delete"] = [Fault.FAILS]
-        await broker.service.delete_topic(ANONYMOUS, TOPIC)
+        await caller(broker.door).topics.delete(TOPIC)
         assert [key for key in objects.objects if key.endswith(".parquet")]
-        await broker.service.leftovers.sweep()
+        await broker.door.leftovers.sweep()
         assert not [key for key in objects.objects if key.endswith(".parquet")]
 
 
@@ -352,7 +352,7 @@ async def test_long_lists_of_segments_become_objects_and_can_be_trimmed_again(
         assert max(index.level for index in record.cold.indexes) >= 3
         assert len(record.cold.entries) <= 4 * 5
         assert numbers(await read_all(topic)) == list(range(200))
-        parts = await broker.service.tiers.parts(topic)
+        parts = await broker.door.tiers.parts(topic)
         assert [part.first for part in parts] == list(range(0, 200, 5))
     async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:
         topic = await topic_of(broker)
@@ -361,7 +361,7 @@ async def test_long_lists_of_segments_become_objects_and_can_be_trimmed_again(
         for _ in range(5):
             await work(broker, topic)
         assert numbers(await read_all(topic)) == list(range(103, 200))
-        listed = {part.id for part in await broker.service.tiers.parts(topic)}
+        listed = {part.id for part in await broker.door.tiers.parts(topic)}
         there = {key for key in objects.objects if key.endswith(".parquet")}
         assert there == listed
         await topic.truncate()

@@ -18,7 +18,7 @@ from pydanube.adapters.objects_url import parse_objects_url
 from pydanube.adapters.replacing import replacing
 from pydanube.api.grpc.entrance import GrpcEntrance
 from pydanube.api.http.connection import Web
-from pydanube.api.http.door import Door
+from pydanube.api.http.face import HttpFace
 from pydanube.api.http.kept import KeptPage
 from pydanube.api.http.rest import make_router
 from pydanube.api.listening.listener import Listener
@@ -28,7 +28,7 @@ from pydanube.base.errors import ConfigInvalid
 from pydanube.base.limits import FILES_RESERVED, NODE_LEDGERS_MAX, NODE_LEDGERS_RESERVED
 from pydanube.base.redaction import redacted_options
 from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, Objects, load, settings
-from pydanube.broker.door.metrics import LoopWatch, Metrics, Page
+from pydanube.broker.door.metrics import LoopWatch, Page
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
 from pydanube.ports.clock import Clock
 from pydanube.storage.node.settings import NodeSettings
@@ -66,11 +66,11 @@ class Server:
         self._certificate = None if chosen.certificate is None else Certificate(*chosen.certificate)
         self._broker = Broker(chosen, self.clock)
         await self._broker.open()
-        self._metrics = Metrics(self._broker.service)
         self._watch = LoopWatch(asyncio.get_running_loop())
-        door = Door(self._broker.service, self._broker.clock, self._describe, self._in_force, KeptPage(self._exported))
-        web = Web(make_router(), door, self._names())
-        grpc = GrpcEntrance(self._broker.service, self._grpc_urls, door.turns)
+        door, clock = self._broker.door, self._broker.clock
+        face = HttpFace(door, clock, self._describe, self._in_force, KeptPage(self._exported))
+        web = Web(make_router(), face, self._names())
+        grpc = GrpcEntrance(door, self._grpc_urls, face.turns)
         self._listener = self._make_listener(web, grpc)
         self._admin = self._make_listener(web, grpc, serves_data=False)
         try:
@@ -80,7 +80,7 @@ class Server:
             self._watch.stop()
             await self._broker.close()
             raise
-        self._broker.service.reopen()
+        door.reopen()
         return self.address
 
     def _names(self) -> frozenset[str] | None:
@@ -93,7 +93,7 @@ class Server:
 
     def _make_listener(self, web: Web, grpc: GrpcEntrance, *, serves_data: bool = True) -> Listener:
         return Listener(
-            self._broker.service,
+            self._broker.door,
             web,
             grpc,
             f"danube {__version__}",
@@ -143,15 +143,14 @@ class Server:
 
     def time_moved(self) -> None:
         """The clock was moved by hand: what is due now need not wait for its timer."""
-        self._broker.service.time_moved()
-        self._listener.web.door.leasing.pass_time()
+        self._broker.door.time_moved()
 
     def _describe(self) -> Object:
         return {"version": __version__, "url": self.url, "address": self._listener.welcome.address}
 
     def _in_force(self) -> Object:
         """By the names of the settings. None of them is a secret: a key is named by its path."""
-        chosen, cache = self.settings, self._broker.service.surroundings.cache
+        chosen, door = self.settings, self._broker.door
         certificate, key = map(str, chosen.certificate) if chosen.certificate is not None else (None, None)
         return {
             "data_dir": str(chosen.data_dir),
@@ -161,10 +160,10 @@ class Server:
             "auto_create": chosen.auto_create,
             "keepalive_seconds": chosen.keepalive_seconds,
             "tls": {"certificate": certificate, "key": key},
-            "limits": {"cache_bytes": cache.bytes_max, "connections_max": chosen.connections_max},
+            "limits": {"cache_bytes": door.cache.bytes_max, "connections_max": chosen.connections_max},
             "journal": {
                 "file_bytes": chosen.node.file_bytes,
-                "reserve_bytes": self._broker.service.room.reserve_bytes,
+                "reserve_bytes": door.room.reserve_bytes,
                 "buffered_sync_seconds": chosen.node.buffered_sync_seconds,
                 "copy_bytes_per_second": chosen.node.copy_bytes_per_second,
             },
@@ -200,13 +199,13 @@ class Server:
         }
 
     async def _exported(self) -> str:
-        page = Page()
-        await self._metrics.collect(page)
+        page, door = Page(), self._broker.door
+        await door.metrics.collect(page)
         page.add("danube_connections", len(self._listener.connections))
         page.add("danube_connections_refused_total", self._listener.refused)
-        page.add("danube_http_leases", len(self._listener.web.door.leasing))
-        page.add("danube_http_requests_waiting", self._listener.web.door.waiting)
-        room = self._broker.service.room
+        page.add("danube_http_leases", len(door.leasing))
+        page.add("danube_http_requests_waiting", self._listener.web.face.waiting)
+        room = door.room
         page.add("danube_disk_free_bytes", await self._broker.free_bytes())
         page.add("danube_disk_reserve_bytes", room.reserve_bytes)
         page.add("danube_publishing_refused", int(room.short))
@@ -220,7 +219,6 @@ class Server:
     async def stop(self) -> None:
         """No new work, what was taken becomes durable, everything is closed."""
         self._watch.stop()
-        self._listener.web.door.leasing.close()
         await asyncio.gather(self._listener.stop(), self._admin.stop())
         await self._broker.close()
 

@@ -1,4 +1,4 @@
-"""Where a socket is: a host and a port, as people write them. Resolves nothing and opens nothing."""
+"""Host and port, as people write them. Resolves nothing and opens nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PORT_MAX = 65_535
 
 
 class HostPort(NamedTuple):
-    """`host:port`; an IPv6 address stands in brackets."""
+    """`host:port`; an IPv6 address is written in brackets."""
 
     host: str
     port: int
@@ -21,7 +21,7 @@ class HostPort(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises `ValueError` for anything else."""
+        """Raises `ValueError` if the text is not host:port."""
         host, _, port = text.rpartition(":")
         if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= PORT_MAX):
             raise ValueError("the port is missing or not a port number")
@@ -33,13 +33,13 @@ class HostPort(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it. A name other than localhost is not looked up: it counts as not."""
+        """Whether only this machine can reach it. Names other than localhost are not resolved and count as public."""
         address = self._literal
         return self.host == "localhost" if address is None else address.is_loopback
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether it is every address of the machine, and so none that a client could be told."""
+        """Whether it means all addresses of the machine, so that clients cannot use it as an address."""
         address = self._literal
         return address is not None and address.is_unspecified
 

@@ -1,4 +1,4 @@
-"""CRC32C, the checksum of batch, journal and wire. One place, so that the library behind it can change."""
+"""CRC32C, the checksum of batch, journal and wire. Defined once, so that the library behind it can change."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ if google_crc32c.implementation != "c":  # pragma: no cover - the pure-Python on
 
 
 crc32c: Callable[[bytes], int] = google_crc32c.value
-crc32c_extend: Callable[[int, bytes], int] = google_crc32c.extend  # of what the first covers, followed by the second
+crc32c_extend: Callable[[int, bytes], int] = google_crc32c.extend  # the checksum of the bytes so far, followed by these

@@ -1,6 +1,6 @@
-"""Numbers that only grow, kept where things happen and read by whoever exports them. Plain: nothing is locked or named.
+"""Counters, kept where things happen and read by the metrics. Plain numbers: nothing is locked or named.
 
-One addition for a batch, never one for a message.
+A counter is updated once per batch, never once per message.
 """
 
 from __future__ import annotations

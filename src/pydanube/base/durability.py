@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Durability(Enum):
-    """Chosen per topic; the value is what receipts say of one copy."""
+    """Chosen per topic. The value is what a receipt says about one copy."""
 
     FSYNC = "fsynced"  # on disk before the ack
     BUFFERED = "buffered"  # with the operating system before the ack, on disk within a second

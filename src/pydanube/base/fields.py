@@ -1,7 +1,7 @@
-"""Fields of objects that come from outside: read by name, each with its type, its bounds and its default.
+"""Reads fields of objects that come from outside, by name, each with its type, bounds and default.
 
-A wrong value is an error of the caller's class with the same sentence everywhere: `count must be a whole number from 1
-to 10, got 'many'`.
+An invalid value raises the caller's error, with the same sentence everywhere: `count must be a whole number from 1 to
+10, got 'many'`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import EllipsisType
 from typing import Any, TypeVar
 
-SHOWN_CHARACTERS = 80  # of a wrong value
+SHOWN_CHARACTERS = 80  # of an invalid value in an error
 _DIGITS_MAX = 20  # of a number in text; more are not converted
 _KINDS: dict[type, str] = {
     str: "a string",
@@ -25,7 +25,7 @@ Default = TypeVar("Default")
 
 
 def shown(value: object) -> str:
-    """A wrong value, as much of it as fits a line."""
+    """An invalid value for an error, shortened to fit a line."""
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, list | tuple | set):
@@ -41,14 +41,14 @@ def listed(names: Collection[object]) -> str:
 
 
 class Fields:
-    """Of one object. A field without a default must be there; the default itself is not checked."""
+    """The fields of one object. A field without a default is required; a default is not checked."""
 
     def __init__(
         self, error: Callable[[str], Exception], values: Mapping[str, Any], called: Callable[[str], str] = str
     ) -> None:
         self._error = error
         self._values = values
-        self._called = called  # what a field is called in errors, by its name
+        self._called = called  # turns the name of a field into its name in errors
 
     def wrong(self, name: str, why: str) -> Exception:
         return self._error(f"{self._called(name)} {why}")
@@ -72,7 +72,7 @@ class Fields:
     def text(
         self, name: str, default: Default | EllipsisType = ..., *, least: int = 0, most: int | None = None
     ) -> str | Default:
-        """The bounds are numbers of bytes."""
+        """Reads a string; the bounds are in bytes."""
         found = self.field(name, str, default)
         if most is not None and isinstance(found, str) and found is not default:
             size = len(found.encode("utf-8", "surrogatepass"))
@@ -98,7 +98,7 @@ class Fields:
         return found
 
     def texts(self, name: str, count_max: int, bytes_max: int) -> tuple[str, ...]:
-        """A list of texts, none of them empty."""
+        """Reads a list of strings, none of them empty."""
         found = self.field(name, list)
         if len(found) > count_max:
             raise self.wrong(name, f"must have at most {count_max} entries, got {len(found)}")
@@ -109,7 +109,7 @@ class Fields:
 
 
 class TextFields(Fields):
-    """The same where every value is a text, whatever it means: the options of a data source."""
+    """Fields whose values are all strings, such as the options of a data source."""
 
     def _read(self, value: object, kind: type) -> object:
         text = str(value).strip()

@@ -1,6 +1,6 @@
-"""Which partition a key belongs to: one function for all who send, so that a key is in one partition whoever sent it.
+"""Maps keys to partitions, with the same function in all producers, so that a key is always in the same partition.
 
-A topic's record says which it is, from its creation on. New topics have the one that the public gRPC clients use.
+A topic's record names its function from its creation on. New topics use the one of the public gRPC clients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FNV_BASIS, FNV_PRIME, FNV_MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 
 
 
 def fnv1a64_from(basis: int, data: bytes) -> int:
-    """Continues from the hash of the bytes before."""
+    """Continues from the hash of the preceding bytes."""
     found = basis
     for byte in data:
         found = (found ^ byte) * FNV_PRIME & FNV_MASK
@@ -25,27 +25,27 @@ def fnv1a64_from(basis: int, data: bytes) -> int:
 
 
 @lru_cache(KEY_MEMO_KEYS_MAX)
-def _remembered(key: bytes) -> int:
+def _cached_hash(key: bytes) -> int:
     return fnv1a64_from(FNV_BASIS, key)
 
 
 def fnv1a64(key: bytes) -> int:
-    """FNV-1a of 64 bits. About 70 ns a byte, so what keys come to is remembered: most come again."""
-    return _remembered(key) if len(key) <= KEY_MEMO_BYTES_MAX else fnv1a64_from(FNV_BASIS, key)
+    """FNV-1a with 64 bits. It takes about 70 ns per byte, so the hashes of short keys are cached."""
+    return _cached_hash(key) if len(key) <= KEY_MEMO_BYTES_MAX else fnv1a64_from(FNV_BASIS, key)
 
 
 def check_key(key: bytes) -> bytes:
-    """The key, if a message may have it."""
+    """Returns the key. Raises if it is too long."""
     if len(key) > KEY_BYTES_MAX:
         raise KeyTooLong(f"a key must have at most {KEY_BYTES_MAX} bytes, got {len(key)}")
     return key
 
 
 class KeyHash(Enum):
-    """What is divided by the number of partitions."""
+    """The hash that is divided by the number of partitions."""
 
     FNV1A64 = "fnv1a64"
-    CRC32C = "crc32c"  # of topics that were made before there was a choice
+    CRC32C = "crc32c"  # of topics that were created before there was a choice
 
     @property
     def function(self) -> Callable[[bytes], int]:

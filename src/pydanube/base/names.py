@@ -1,7 +1,7 @@
-"""Names of namespaces and topics: what is a name, and nothing else. A name is looked up; it never becomes a path.
+"""Names of namespaces, topics and pipelines: what is valid. A name is looked up; it never becomes a path.
 
-`/namespace/name` is a topic, `/namespace/name-part-3` a partition of one. Only ASCII letters, digits, `_`, `-` and `.`:
-so no two names look alike, and none needs escaping anywhere.
+`/namespace/name` is a topic, `/namespace/name-part-3` one of its partitions. Only ASCII letters, digits, `_`, `-` and
+`.` are allowed, so no two names look alike, and none needs escaping.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PARTITION = re.compile(r"(.+)-part-(0|[1-9][0-9]*)", re.ASCII)
 
 
 class TopicName(NamedTuple):
-    """`partition` is None for a topic that is named as a whole, partitioned or not."""
+    """`partition` is None for the whole topic, partitioned or not."""
 
     namespace: str
     name: str
@@ -35,7 +35,7 @@ class TopicName(NamedTuple):
 
 
 def parse_topic(text: str) -> TopicName:
-    """`NameInvalid` for anything that is not exactly a topic's or a partition's name."""
+    """Raises `NameInvalid` for anything but the name of a topic or partition."""
     if not isinstance(text, str):
         raise NameInvalid(f"a topic name must be a string, got {type(text).__name__}")
     if len(text) > TOPIC_NAME_CHARACTERS_MAX or not text.startswith("/") or text.count("/") != 2:
@@ -54,12 +54,12 @@ def parse_topic(text: str) -> TopicName:
 
 
 def full_name(text: str) -> str:
-    """`orders` is short for `/default/orders`, wherever a person or a program names a topic."""
+    """The full name of a topic: `orders` is short for `/default/orders`."""
     return text if "/" in text else f"/{DEFAULT_NAMESPACE}/{text}"
 
 
 def parse_whole(text: str) -> TopicName:
-    """Of a topic as a whole, for what cannot be done to one partition alone."""
+    """Parses the name of a whole topic, for what cannot be done to one partition alone."""
     name = parse_topic(text)
     if name.partition is not None:
         raise RequestInvalid(f"{name} is a single partition; use the whole topic, {name.whole}")

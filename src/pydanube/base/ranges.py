@@ -1,6 +1,6 @@
-"""Sets of offsets as sorted ranges. What they cost depends on the number of ranges, never on the number of offsets.
+"""Sets of offsets as sorted ranges. Their cost depends on the number of ranges, never on the number of offsets.
 
-Ranges never overlap and never touch, so equal sets look alike. Both ends belong to a range.
+Ranges never overlap or touch, so equal sets have equal ranges. Both ends belong to a range.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Ranges:
 
     @property
     def head(self) -> tuple[int, int]:
-        """The lowest range; there must be one."""
+        """The lowest range; the set must not be empty."""
         return self._firsts[0], self._lasts[0]
 
     @property
     def first(self) -> int:
-        """The lowest offset; there must be one."""
+        """The lowest offset; the set must not be empty."""
         return self._firsts[0]
 
     @property
     def last(self) -> int:
-        """The highest offset; there must be one."""
+        """The highest offset; the set must not be empty."""
         return self._lasts[-1]
 
     def add(self, first: int, last: int) -> None:
@@ -66,7 +66,7 @@ class Ranges:
         self.count += last - first + 1
 
     def cut(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Takes out what lies within [first, last], and returns it."""
+        """Removes and returns what is within [first, last]."""
         firsts, lasts = self._firsts, self._lasts
         low, high = bisect_left(lasts, first), bisect_right(firsts, last)
         if low >= high:
@@ -85,7 +85,7 @@ class Ranges:
         return found
 
     def move_from(self, first: int, above: Ranges) -> None:
-        """Moves everything from `first` on to another set, all of which lies above; quick however scattered it is."""
+        """Moves everything from `first` on into another set, which has only higher offsets. Fast for scattered sets."""
         at = bisect_left(self._lasts, first)
         firsts, lasts = self._firsts[at:], self._lasts[at:]
         if not firsts:
@@ -105,7 +105,7 @@ class Ranges:
         above._lasts[:0] = lasts
 
     def take(self, count: int, ranges_max: int | None = None) -> list[tuple[int, int]]:
-        """Takes out the lowest `count` offsets, or all if there are fewer, out of as many ranges at most."""
+        """Removes and returns the lowest `count` offsets, or all if there are fewer, in at most `ranges_max` ranges."""
         firsts, lasts = self._firsts, self._lasts
         taken: list[tuple[int, int]] = []
         left = count
@@ -114,7 +114,7 @@ class Ranges:
                 break
             taken.append((first, last))
             left -= last - first + 1
-        del firsts[: len(taken)], lasts[: len(taken)]  # all at once: a list gives up its front slowly
+        del firsts[: len(taken)], lasts[: len(taken)]  # all at once, because deleting the front of a list is slow
         if left > 0 and firsts and len(taken) != ranges_max:
             taken.append((firsts[0], firsts[0] + left - 1))
             firsts[0] += left
@@ -123,7 +123,7 @@ class Ranges:
         return taken
 
     def within(self, first: int, last: int) -> list[tuple[int, int]]:
-        """What lies within [first, last]."""
+        """What is within [first, last]."""
         low, high = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
         found = zip(self._firsts[low:high], self._lasts[low:high], strict=True)
         return [(max(start, first), min(end, last)) for start, end in found]
@@ -135,7 +135,7 @@ class Ranges:
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending offsets as ranges."""
+    """Combines ascending offsets into ranges."""
     found: list[tuple[int, int]] = []
     first = last = -2
     for offset in offsets:
@@ -150,7 +150,7 @@ def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def extend_ranges(ranges: list[tuple[int, int]], first: int, last: int) -> None:
-    """Appends a range, as one with the last where they touch."""
+    """Appends a range, or extends the last one if they touch."""
     if ranges and ranges[-1][1] + 1 == first:
         ranges[-1] = (ranges[-1][0], last)
     else:

@@ -1,4 +1,4 @@
-"""What is a secret by its name, and texts without secrets. Errors, logs and settings are shown to anybody."""
+"""Removes secrets from texts and settings, because anyone may read errors, logs and settings."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ HIDDEN = "***"
 _SECRET = re.compile(
     r"secret|password|token|credential|connection_string|delegation|access_key|application_key|(^|_)key$"
 )
-_FILE_NAME = re.compile(r"_(path|file)$")  # where a secret is, not what it is
+_FILE_NAME = re.compile(r"_(path|file)$")  # names the location of a secret, not the secret
 _URL = re.compile(r"(?<=[A-Za-z0-9+.-])://([^\s'\"]*)")
 _WHOLE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^\s'\"/?#]*+)[^\s'\"]*")
-_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")  # with its port: what else stands there may be a password
-_ASSIGNED = re.compile(  # each word is looked at once: this is done to every line of a log
+_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")  # with its port; anything else may be a password
+_ASSIGNED = re.compile(  # examines each word once, because it runs on every log line
     r"(?<![\w.-])(?=[\w.-]*(?:secret|password|token|credential|connection_string|access_key|application_key))"
     r"([\w.-]++)(['\"]?\s*+[=:]\s*+)(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&)'\"]+)",
     re.IGNORECASE,
 )
-_HARMLESS = re.compile(  # options of object storage that say where and how; any other name may be a misspelt one
+_HARMLESS = re.compile(  # options of object storage that are not secret; other names may be misspelt secrets
     r"account_name|authority_host|bucket(_id)?|checksum_algorithm|cluster_endpoints|container|db|default_(acl|ttl)"
     r"|(default_)?storage_class|encryption_algorithm|endpoint|filesystem|predefined_acl|profile|region|role_arn|root"
     r"|role_session_name|scheme|scope|server_side_encryption|service_account|(presign|sts)_endpoint|(presign_)?addressing_style"
@@ -31,12 +31,12 @@ def is_secret(option: str) -> bool:
 
 
 def redacted(text: str) -> str:
-    """A text without the user and the options of URLs, and without the values of what is named like a secret."""
+    """The text without users and options of URLs, and without the values of anything named like a secret."""
     return _ASSIGNED.sub(_without_value, _URL.sub(_without_user, text))
 
 
 def redacted_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Only those whose names are known to be harmless are shown: a misspelt password is a password."""
+    """Shows only options whose names are known to be harmless: a misspelt password is still a password."""
     return {name: _redacted_option(text) if _is_harmless(name.lower()) else HIDDEN for name, text in options.items()}
 
 
@@ -45,13 +45,13 @@ def _is_harmless(option: str) -> bool:
 
 
 def redacted_url(text: str) -> str:
-    """A setting that must be a URL. What is not one may be anything, a secret too, and is not shown at all."""
+    """A setting that must be a URL. Anything else could be a secret and is hidden."""
     found = _WHOLE_URL.fullmatch(text)
     return redacted(text) if found and _HOST.fullmatch(found[1].rpartition("@")[2]) else HIDDEN
 
 
 def _redacted_option(text: str) -> str:
-    """Its name is not a secret's. Someone may still have put a user and a password into it, in whatever form."""
+    """The value of a harmless option, which may still contain a user and a password in some form."""
     if "://" in text:
         return redacted_url(text)
     return HIDDEN if "@" in text else redacted(text)
@@ -59,8 +59,8 @@ def _redacted_option(text: str) -> str:
 
 def _without_user(found: re.Match[str]) -> str:
     rest, query, _ = found[1].replace("#", "?").partition("?")
-    _, user, place = rest.rpartition("@")
-    return "://" + (f"{HIDDEN}@" if user else "") + place + (f"?{HIDDEN}" if query else "")
+    _, user, host = rest.rpartition("@")
+    return "://" + (f"{HIDDEN}@" if user else "") + host + (f"?{HIDDEN}" if query else "")
 
 
 def _without_value(found: re.Match[str]) -> str:
@@ -68,5 +68,5 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def is_file_name(option: str) -> bool:
-    """Names where something is: a path is not a secret, what is there may be."""
+    """Whether the option is a path. A path is not a secret, though its file may be."""
     return bool(_FILE_NAME.search(option.lower()))

@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is attempted again. It never looks at a clock, and draws no numbers."""
+"""How long to wait before something that failed is tried again. Uses no clock and no randomness of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-_DOUBLINGS_MAX = 60  # a pause that has doubled so often is beyond every bound
+_DOUBLINGS_MAX = 60  # far beyond any bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,10 @@ class Backoff:
     longest: float
 
     def after(self, failures: int, below: Callable[[int], int] | None = None) -> float:
-        """After a number of failures in a row; no pause after none.
+        """The pause after a number of failures in a row; 0 without a failure.
 
-        `below` draws a whole number below its argument. With it, the pause is between half as long and as long, so that
-        those who failed at the same time do not try again at the same time.
+        `below` returns a random whole number below its argument. With it, the pause is between half and all of its
+        length, so that clients that failed together do not all try again at the same time.
         """
         if not failures:
             return 0.0

@@ -1,8 +1,8 @@
-"""Durations, sizes and points in time, as people write them: the one parser of flags, files, policies and Python.
+"""Durations, sizes and points in time, as people write them: one parser for flags, files, policies and Python.
 
 A plain number is seconds or bytes. Text has units: `90s`, `1h30m`, `1 week`, `10MB`, `64 MiB`. A point in time is ISO
-8601, or a word such as `yesterday`. Everything here raises `ValueError` with a sentence that begins with the value; who
-calls it knows which setting it was, and which error of its own to raise.
+8601, or a word such as `yesterday`. All functions raise `ValueError` with a sentence that starts with the value; the
+caller knows the name of the setting and raises its own error.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 
 
 def microseconds_of(duration: Duration) -> int:
-    """Of `30`, `0.5`, a `timedelta`, `250ms`, `1h30m`, `1 week`; never negative."""
+    """Parses `30`, `0.5`, a `timedelta`, `250ms`, `1h30m` or `1 week`; refuses negative durations."""
     try:
         found = _microseconds_of(duration)
-    except OverflowError:  # no number of microseconds is that large
+    except OverflowError:  # too large for a number of microseconds
         found = DURATION_MICROSECONDS_MAX + 1
     if found < 0:
         raise ValueError(f"{shown(duration)} is negative; {_WRITE_A_DURATION}")
@@ -95,7 +95,7 @@ def _parsed(duration: str) -> int:
 
 
 def is_duration(text: str) -> bool:
-    """Whether it is a number with a unit, so neither an offset nor a date."""
+    """Whether it is a number with a unit, and so neither an offset nor a date."""
     if _NUMBER.fullmatch(text.strip()):
         return False
     try:
@@ -108,7 +108,7 @@ def is_duration(text: str) -> bool:
 
 
 def shown_duration(microseconds: int) -> str:
-    """As `microseconds_of` reads it, in the largest unit that it is a whole number of."""
+    """A duration that `microseconds_of` can parse, in the largest unit of which it is a whole number."""
     for unit, size in reversed(_UNITS.items()):
         if microseconds >= size and microseconds % size == 0:
             return f"{microseconds // size}{unit}"
@@ -131,7 +131,7 @@ def rough_duration(microseconds: float) -> str:
 
 
 def bytes_of(size: Size) -> int:
-    """Of `1000`, `10MB` (ten million) or `64 MiB`."""
+    """Parses `1000`, `10MB` (ten million) or `64 MiB`."""
     if isinstance(size, int) and not isinstance(size, bool):
         return size
     if not isinstance(size, str) or (found := _SIZE.fullmatch(size.strip().lower())) is None:
@@ -156,7 +156,7 @@ def shown_bytes(size: float) -> str:
 
 
 def time_of(text: str, now: int) -> int:
-    """Microseconds since 1970 of an ISO time, `yesterday`, `tomorrow 08:00`, `14:30`, `10m ago` or `in 10m`.
+    """Parses an ISO time, `yesterday`, `tomorrow 08:00`, `14:30`, `10m ago` or `in 10m` to microseconds since 1970.
 
     A time without a zone is local; a clock time alone is today's.
     """
@@ -175,7 +175,7 @@ def time_of(text: str, now: int) -> int:
 
 
 def moment_of(text: str, now: int) -> int:
-    """Like `time_of`, for places in the past: a duration alone is that long ago."""
+    """Like `time_of`, for positions in the past: a duration alone is that long ago."""
     return now - microseconds_of(text) if is_duration(text) else time_of(text, now)
 
 
@@ -191,7 +191,7 @@ def _of_days(word: str, now: int) -> int:
 
 
 def iso_time_of(text: str) -> int:
-    """Exactly; raises `ValueError`, also for a time that is before the calendar."""
+    """Parses an ISO time. Raises `ValueError`, also for a time that the calendar does not cover."""
     return _since_epoch(datetime.fromisoformat(text.strip()))
 
 
@@ -203,21 +203,21 @@ def _since_epoch(time: datetime) -> int:
 
 
 def shown_time(microseconds: int | None) -> str | None:
-    """In UTC, as every other program reads it."""
+    """The time in UTC, in ISO format."""
     if microseconds is None:
         return None
     try:
         return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")[:-6] + "Z"
-    except OverflowError:  # no calendar reaches that far
+    except OverflowError:  # beyond the calendar
         return str(microseconds)
 
 
 def shown_when(microseconds: int, now: int) -> str:
-    """For people: `14:02:10 UTC (in 1 h 34 min)`, with the date if it is another day's."""
+    """For people: `14:02:10 UTC (in 1 h 34 min)`, with the date if it is another day."""
     try:
-        second = (microseconds + 500_000) // SECOND  # the nearest: clocks are read at different moments
+        second = (microseconds + 500_000) // SECOND  # rounded, because clocks are read at different moments
         then, today = _EPOCH + timedelta(seconds=second), _EPOCH + timedelta(microseconds=now)
-    except OverflowError:  # no calendar reaches that far
+    except OverflowError:  # beyond the calendar
         return f"{microseconds // SECOND} s after 1970"
     clock = then.strftime("%H:%M:%S UTC" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S UTC")
     far = rough_duration(abs(microseconds - now))

@@ -1,4 +1,4 @@
-"""Small helpers for the texts that people read."""
+"""Small helpers for texts that people read."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from pydanube.access.rights import Authorise, authorise
 from pydanube.adapters.objects_url import ObjectsPlace, delta_options
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
@@ -25,10 +26,11 @@ from pydanube.broker.cold.claim import Claim
 from pydanube.broker.cold.tiering import Space
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.door.backups import Backups
-from pydanube.broker.door.service import Service
+from pydanube.broker.door.door import Door
 from pydanube.broker.limits.disk_room import Room, check_new, reserve_of
 from pydanube.ports.clock import Clock
 from pydanube.ports.segments import Segments
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.local import open_local
 from pydanube.storage.metadata.file import LocalMetadata
 from pydanube.storage.node.bad_blocks import NODE_FILE
@@ -36,7 +38,6 @@ from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.cold import ColdReader, ColdTier
 from pydanube.storage.stream.tail import TailCache
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.stream.tiering import TierSettings
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class StandaloneSettings:
     admin_required: bool = True  # else a port that is taken is only logged
     disk: Callable[[Path], PosixDisk] = PosixDisk  # a test's fails when told to
     segments: Callable[[ObjectsPlace], Segments] | None = None  # a test's, in this process
+    authorise: Authorise = authorise  # a test's refuses, or remembers what it was asked
 
 
 class Broker:
@@ -78,7 +80,7 @@ class Broker:
     def __init__(self, settings: StandaloneSettings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.service: Service
+        self.door: Door
         self._disks: list[PosixDisk] = []
         self._metadata: LocalMetadata
         self._node: DiskNode
@@ -107,15 +109,15 @@ class Broker:
         room = self._room = Room(reserve, self._node.room, self._node.make_room, lambda: self._node.ledgers)
         await room.start()
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
-        watch = WatchedClock(clock)
+        watch = CheckedClock(clock)
         watch.begin(storage.catalog.newest_time())
-        self.service = Service(
-            directory, storage.catalog, storage.nodes, watch, randomness, cache=cache,
+        self._backups = Backups(self._metadata, self._node, room, settings.node.copy_bytes_per_second)
+        self.door = Door(
+            directory, storage.catalog, storage.nodes, watch, randomness, cache=cache, backups=self._backups,
             auto_create=settings.auto_create, room=room, tier=tier, space=self._space, claim=claim,
+            authorise=settings.authorise,
         )  # fmt: skip
-        self.service.presence.guards.append(self._node.guard)
-        rate = settings.node.copy_bytes_per_second
-        self._backups = self.service.admin.backups = Backups(self._metadata, self._node, room, rate)
+        self.door.presence.guards.append(self._node.guard)
 
     def _check_room_if_new(self) -> None:
         """Before anything is made: a broker that could take no message is not started."""
@@ -145,7 +147,7 @@ class Broker:
     async def _space(self) -> Space:
         """Of the disk with the journal. What is to be reused there is as good as free."""
         try:
-            found = await self.service.offload.run(shutil.disk_usage, self.settings.data_dir)
+            found = await self.door.offload.run(shutil.disk_usage, self.settings.data_dir)
         except OSError as error:
             raise DiskFailed(f"could not measure the disk of {self.settings.data_dir}: {error}") from None
         kept = self._room.reserve_bytes + self._room.reserve_bytes // 8 + self.settings.node.file_bytes
@@ -168,7 +170,7 @@ class Broker:
 
     async def close(self) -> None:
         self._backups.close()
-        for part in (self.service, self._room, self._node, self._metadata):
+        for part in (self.door, self._room, self._node, self._metadata):
             try:
                 await part.close()
             except DanubeError as error:

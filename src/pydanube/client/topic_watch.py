@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import ClientClosed, DanubeError
-from pydanube.base.limits import TOPIC_CHANGES_TOLD_MAX, TOPIC_WATCH_NAMESPACES_MAX, TOPIC_WATCH_SECONDS_MAX
+from pydanube.base.limits import TOPIC_CHANGES_LISTED_MAX, TOPIC_WATCH_NAMESPACES_MAX, TOPIC_WATCH_SECONDS_MAX
 from pydanube.base.names import parse_topic
 from pydanube.base.retry import Backoff
 
@@ -38,7 +38,7 @@ class TopicChanges:
     def add(self, names: TopicNames) -> None:
         if names is not None:
             self._names.update(names)
-        self._all = self._all or names is None or len(self._names) > TOPIC_CHANGES_TOLD_MAX
+        self._all = self._all or names is None or len(self._names) > TOPIC_CHANGES_LISTED_MAX
         self._available.set()
 
     async def take(self) -> TopicNames:

@@ -1,4 +1,4 @@
-"""Sans-IO core of metadata: what everybody must agree on, as versioned keys; transactions, their log, watches.
+"""Sans-IO core of metadata: versioned keys that all must agree on, transactions, their log, and watches.
 
 No asyncio, os, socket, time or random here: a transaction in, a record to log out, and replay is the only writer.
 """

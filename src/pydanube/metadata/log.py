@@ -2,7 +2,8 @@
 
 A record is a Raft entry: term, index, the hash of all before it and itself, cluster and node. Groups start on a block
 and are written one at a time, each synced before the next, so a whole group proves that those before it were durable.
-A sector is written wholly or not at all and was zeros before: that tells a torn tail, which is cut, from damage.
+A sector is written completely or not at all, and was zero before. That distinguishes a torn tail, which is cut off,
+from damage.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from pydanube.base.checksum import crc32c
 from pydanube.base.errors import MetadataDamaged
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import BLOCK_BYTES, METADATA_SNAPSHOT_CHUNK_BYTES
-from pydanube.metadata.records import Change, Entry, decode_changes
+from pydanube.metadata.records import Entry, KeyChange, decode_changes
 
 _FILE_MAGIC = b"DML1"
-_GROUP_MAGIC = b"DMG1"  # last in its header, and its last byte is not zero: a header that did not land ends with zero
+_GROUP_MAGIC = (
+    b"DMG1"  # at the end of the header, and its last byte is not zero: a header that was not written ends with zero
+)
 _TRAILER = b"DMT1"
 _FILE = struct.Struct("<4sIQQ16s16sQQQ16sQQ16s")  # magic, crc, then `LogHeader`
 _GROUP = struct.Struct("<IIQQII4s")  # crc, records, salt, index before it, bytes of records, zero, magic
@@ -32,8 +35,8 @@ SECTOR_BYTES = 512
 NO_HASH = bytes(HASH_BYTES)
 
 
-class Place(NamedTuple):
-    """A point of the log: all up to a revision, which is its Raft index, with its term and the hash of it all."""
+class LogPoint(NamedTuple):
+    """A point of the log: the last revision, which is its Raft index, its term, and the hash of everything so far."""
 
     term: int = 0
     revision: int = 0
@@ -42,14 +45,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogHeader:
-    """Of one file. `start` is what its snapshot shows."""
+    """The header of one file. `start` is the point that its snapshot was taken at."""
 
     generation: int
     salt: int  # random; every group repeats it, so that no value can pose as a group of this file
     cluster: bytes
     node: NodeIdentity
-    capacity: int  # bytes set aside before it got its name; if it is shorter, it was cut
-    start: Place
+    capacity: int  # bytes reserved before it got its name; a shorter file was truncated
+    start: LogPoint
     keys: int
     snapshot_bytes: int
     digest: bytes  # of the snapshot
@@ -67,16 +70,16 @@ class LogHeader:
 
 @dataclass(slots=True)
 class LogContent:
-    """What a file says, all of it checked."""
+    """The content of a file, all of it checked."""
 
     header: LogHeader
     rows: list[tuple[str, Entry, int]]
-    records: list[tuple[int, tuple[Change, ...]]]  # revision and changes
-    place: Place  # after the last record
+    records: list[tuple[int, tuple[KeyChange, ...]]]  # revision and changes
+    point: LogPoint  # after the last record
     last: int  # where the last group starts, which nothing after it proves durable; `end` if there is none
-    covered: bool  # it is a mark, or there is none
+    covered: bool  # the last group is a mark, or there is no group
     end: int  # where the next group goes
-    torn: int  # where the remains of a group that was never acknowledged end; `end` if there are none
+    torn: int  # the end of a partly written group that was never acknowledged; `end` if there is none
 
 
 def blocks(length: int) -> int:
@@ -87,12 +90,12 @@ def blocks(length: int) -> int:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def encode_record(header: LogHeader, term: int, before: Place, payload: bytes) -> tuple[bytes, Place]:
-    """The record after `before`, and the place after it."""
+def encode_record(header: LogHeader, term: int, before: LogPoint, payload: bytes) -> tuple[bytes, LogPoint]:
+    """The record after `before`, and the point after it."""
     index = before.revision + 1
     head = _RECORD.pack(len(payload), term, index, header.cluster, bytes.fromhex(header.node))
     chain = blake2b(before.chain + head + payload, digest_size=HASH_BYTES).digest()
-    return head + chain + payload, Place(term, index, chain)
+    return head + chain + payload, LogPoint(term, index, chain)
 
 
 def group_length(record_bytes: int) -> int:
@@ -112,7 +115,7 @@ def encode_group(header: LogHeader, index: int, records: Sequence[bytes]) -> byt
 
 
 def encode_snapshot(rows: Iterable[tuple[str, Entry, int]]) -> Iterator[bytes]:
-    """In chunks, so that nobody waits long for one."""
+    """In chunks, so that encoding does not block the loop for long."""
     parts: list[bytes] = []
     size = 0
     for key, entry, session in rows:
@@ -130,7 +133,7 @@ def encode_snapshot(rows: Iterable[tuple[str, Entry, int]]) -> Iterator[bytes]:
 
 
 def decode_header(data: bytes, generation: int) -> LogHeader:
-    """Of the file with that number, from its first block."""
+    """The header of the file with that number, from its first block."""
     if len(data) < BLOCK_BYTES:
         raise MetadataDamaged(f"file {generation} of the metadata log is cut")
     magic, crc, number, salt, cluster, node, capacity, term, index, chain, keys, size, digest = _FILE.unpack_from(data)
@@ -138,7 +141,7 @@ def decode_header(data: bytes, generation: int) -> LogHeader:
         raise MetadataDamaged(f"the header of file {generation} of the metadata log is damaged")
     if number != generation:
         raise MetadataDamaged(f"file {generation} of the metadata log is file {number} under another name")
-    start = Place(term, index, chain)
+    start = LogPoint(term, index, chain)
     return LogHeader(generation, salt, cluster, NodeIdentity(node.hex()), capacity, start, keys, size, digest)
 
 
@@ -163,29 +166,29 @@ def decode_file(data: bytes, generation: int) -> LogContent:
 
 
 def _rows(snapshot: bytes) -> Iterator[tuple[str, Entry, int]]:
-    place, end = 0, len(snapshot)
-    while place < end:
-        key_bytes, value_bytes, version, session = _ROW.unpack_from(snapshot, place)
-        middle = place + _ROW.size + key_bytes
-        place_after = middle + value_bytes
-        key = snapshot[place + _ROW.size : middle].decode()
-        yield key, Entry(snapshot[middle:place_after], version), session
-        place = place_after
+    position, end = 0, len(snapshot)
+    while position < end:
+        key_bytes, value_bytes, version, session = _ROW.unpack_from(snapshot, position)
+        middle = position + _ROW.size + key_bytes
+        after = middle + value_bytes
+        key = snapshot[position + _ROW.size : middle].decode()
+        yield key, Entry(snapshot[middle:after], version), session
+        position = after
 
 
 def _read_group(data: bytes, content: LogContent) -> int | None:
-    """Adds the group at `end` and returns its length; None if nothing, or not all of one, ever landed there."""
+    """Adds the group at `end` and returns its length; None if no group was completely written there."""
     at, header = content.end, content.header
     head = data[at : at + _GROUP.size]
     if len(head) < _GROUP.size or head[-1] == 0:
         return None
     found = _group_head(head, header.salt)
-    if found is None or found[1] != content.place.revision:
+    if found is None or found[1] != content.point.revision:
         raise MetadataDamaged(f"the metadata log is damaged at byte {at}")
     count, _, size = found
     start, end = at + _GROUP.size, at + _GROUP.size + size
     try:
-        records, place = _records(data[start:end], count, header, content.place)
+        records, point = _records(data[start:end], count, header, content.point)
     except MetadataDamaged:
         if _is_torn(data, at, end + len(_TRAILER)):
             return None
@@ -195,7 +198,7 @@ def _read_group(data: bytes, content: LogContent) -> int | None:
             return None
         raise MetadataDamaged(f"the metadata log is damaged at byte {end}")
     content.records += records
-    content.place = place
+    content.point = point
     content.covered = not records
     return group_length(size)
 
@@ -209,8 +212,8 @@ def _group_head(head: bytes, salt: int) -> tuple[int, int, int] | None:
 
 
 def _records(
-    body: bytes, count: int, header: LogHeader, before: Place
-) -> tuple[list[tuple[int, tuple[Change, ...]]], Place]:
+    body: bytes, count: int, header: LogHeader, before: LogPoint
+) -> tuple[list[tuple[int, tuple[KeyChange, ...]]], LogPoint]:
     records = []
     node, position = bytes.fromhex(header.node), 0
     term_before, index_before, chain_before = before
@@ -231,7 +234,7 @@ def _records(
         term_before, index_before, chain_before = term, index, chain
     if position != len(body):
         raise MetadataDamaged(f"a group has extra data after its records, after revision {index_before}")
-    return records, Place(term_before, index_before, chain_before)
+    return records, LogPoint(term_before, index_before, chain_before)
 
 
 def _is_torn(data: bytes, start: int, end: int) -> bool:

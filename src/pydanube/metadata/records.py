@@ -1,7 +1,6 @@
-"""One transaction as a value and as bytes. Owns what a transaction may be; knows neither versions nor files.
+"""One transaction as a value and as bytes, and its limits. Knows neither versions nor files.
 
-Whoever decides a transaction checks it here first, and whoever reads one back gets a typed error for bytes that no
-version wrote.
+A transaction is checked here before it is decided. Bytes that no version of this code wrote give a typed error.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ _CHANGE = struct.Struct("<HIQ")  # bytes of the key, bytes of the value or GONE,
 _GONE = 0xFFFFFFFF
 
 Check = tuple[str, int]
-ChangeAsked = tuple[str, bytes | None]
+RequestedChange = tuple[str, bytes | None]
 
 
 class Entry(NamedTuple):
-    """What a key holds. The version is the revision that wrote it, so that no two values ever share one."""
+    """The value of a key. Its version is the revision that wrote it, so no two values have the same one."""
 
     value: bytes
     version: int
 
 
-class Change(NamedTuple):
-    """One key of a transaction; no value deletes it. It goes with its session, if it has one."""
+class KeyChange(NamedTuple):
+    """A change of one key; None as a value deletes it. A key with a session is deleted when that ends."""
 
     key: str
     value: bytes | None
@@ -43,10 +42,10 @@ class Change(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """A decided transaction: it happens as a whole, and it is revision `revision`."""
+    """A decided transaction, which takes effect completely or not at all."""
 
     revision: int
-    changes: tuple[Change, ...]
+    changes: tuple[KeyChange, ...]
     payload: bytes  # the changes as they are logged
 
 
@@ -61,7 +60,7 @@ def check_key(key: str) -> None:
         raise MetadataInvalid(f"a key must have 1 to {METADATA_KEY_BYTES_MAX} bytes, got {length}")
 
 
-def check_transaction(checks: Sequence[Check], changes: Sequence[ChangeAsked]) -> None:
+def check_transaction(checks: Sequence[Check], changes: Sequence[RequestedChange]) -> None:
     if len(checks) + len(changes) > METADATA_OPERATIONS_MAX:
         raise MetadataInvalid(
             f"{len(checks)} checks and {len(changes)} changes; the maximum is {METADATA_OPERATIONS_MAX}"
@@ -84,7 +83,7 @@ def check_transaction(checks: Sequence[Check], changes: Sequence[ChangeAsked]) -
         raise MetadataInvalid("a transaction can change a key only once")
 
 
-def encode_changes(changes: Sequence[Change]) -> bytes:
+def encode_changes(changes: Sequence[KeyChange]) -> bytes:
     """Raises `MetadataInvalid` if they are too large together."""
     parts = [_COUNT.pack(len(changes))]
     for key, value, session in changes:
@@ -101,25 +100,25 @@ def encode_changes(changes: Sequence[Change]) -> bytes:
     return payload
 
 
-def decode_changes(payload: bytes) -> tuple[Change, ...]:
-    """Whatever the bytes are, either changes that `encode_changes` could have got, or `MetadataDamaged`."""
+def decode_changes(payload: bytes) -> tuple[KeyChange, ...]:
+    """Returns changes that `encode_changes` accepts, or raises `MetadataDamaged`, whatever the bytes are."""
     try:
         (count,) = _COUNT.unpack_from(payload)
-        place = _COUNT.size
+        position = _COUNT.size
         changes = []
         for _ in range(min(count, METADATA_OPERATIONS_MAX + 1)):
-            key_bytes, value_bytes, session = _CHANGE.unpack_from(payload, place)
-            place += _CHANGE.size
-            key = payload[place : place + key_bytes].decode()
-            place += key_bytes
+            key_bytes, value_bytes, session = _CHANGE.unpack_from(payload, position)
+            position += _CHANGE.size
+            key = payload[position : position + key_bytes].decode()
+            position += key_bytes
             value: bytes | None = None
             if value_bytes != _GONE:
-                value = payload[place : place + value_bytes]
-                place += value_bytes
-            changes.append(Change(key, value, session))
+                value = payload[position : position + value_bytes]
+                position += value_bytes
+            changes.append(KeyChange(key, value, session))
         check_transaction((), [(change.key, change.value) for change in changes])
     except (struct.error, UnicodeDecodeError, MetadataInvalid) as error:
         raise MetadataDamaged(f"a record of the metadata log cannot be read: {error}") from None
-    if place != len(payload):
-        raise MetadataDamaged(f"a record of the metadata log has {len(payload)} bytes, but describes {place}")
+    if position != len(payload):
+        raise MetadataDamaged(f"a record of the metadata log has {len(payload)} bytes, but describes {position}")
     return tuple(changes)

@@ -1,7 +1,7 @@
 """All keys with their versions: deciding only reads, `replay` is the only writer of what readers see (§2).
 
-What is decided and not durable yet is noted apart, so that the next decision sees it and readers do not. The owner
-replays a transaction once it is durable, or forgets all that wait if the log failed.
+Decisions that are not durable yet are kept apart: the next decision takes them into account, readers do not see them.
+The owner replays a transaction once it is durable, or forgets all that are waiting if the log failed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pydanube.base.limits import (
 )
 from pydanube.metadata.records import (
     NO_SESSION,
-    Change,
-    ChangeAsked,
     Check,
     Entry,
+    KeyChange,
+    RequestedChange,
     Transaction,
     check_transaction,
     encode_changes,
@@ -31,7 +31,7 @@ from pydanube.metadata.records import (
 
 
 class Changed(NamedTuple):
-    """What a transaction did to one key; no entry means that the key is gone."""
+    """What a transaction did to one key; None as an entry means that the key was deleted."""
 
     revision: int
     key: str
@@ -39,15 +39,15 @@ class Changed(NamedTuple):
 
 
 class _Coming(NamedTuple):
-    """A decided change of a key that is not durable yet."""
+    """A change of a key that is decided and not durable yet."""
 
     revision: int
-    version: int  # that the key will have
-    size: int  # of key and value; 0 if it will be gone
+    version: int  # the version that the key will have
+    size: int  # of key and value; 0 if the key will be deleted
 
 
 class MetadataState:
-    """The newest durable state, and above it the versions that keys will have."""
+    """The newest durable state, and the versions that keys will have after the transactions decided since."""
 
     def __init__(self) -> None:
         self.revision = 0  # of the last transaction replayed
@@ -58,7 +58,7 @@ class MetadataState:
         self._bound: dict[int, dict[str, None]] = {}  # keys by session
         self._decided = 0  # revision of the last transaction decided
         self._coming: dict[str, _Coming] = {}  # the last decided change of a key
-        self._coming_bytes = self._coming_keys = 0  # that all of them add; below zero if they take away
+        self._coming_bytes = self._coming_keys = 0  # by how much all of them grow the store; negative if they shrink it
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class MetadataState:
         return self._entries.get(key)
 
     def scan(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[tuple[str, Entry]]:
-        """Every key that starts so, in order; those behind `after`, at most `limit` of them."""
+        """Every key that starts with `prefix`, in order; only those after `after`, and at most `limit` of them."""
         keys, entries = self._keys, self._entries
         start = max(bisect_left(keys, prefix), bisect_right(keys, after))
         end = self._end(prefix, start)
@@ -77,21 +77,21 @@ class MetadataState:
         return [(key, entries[key]) for key in keys[start:end]]
 
     def count(self, prefix: str) -> int:
-        """How many keys start so; costs nothing, however many they are."""
+        """How many keys start with `prefix`; takes the same time however many there are."""
         start = bisect_left(self._keys, prefix)
         return self._end(prefix, start) - start
 
     def _end(self, prefix: str, start: int) -> int:
-        """The place behind the last key that starts so."""
+        """The index after the last key that starts with `prefix`."""
         size = len(prefix)
         return bisect_right(self._keys, prefix, start, key=lambda key: key[:size])
 
     def bound(self, session: int) -> list[str]:
-        """The keys that go with the session."""
+        """The keys that are deleted when the session ends."""
         return list(self._bound.get(session, ()))
 
     def sessions(self) -> list[int]:
-        """Those that keys are bound to."""
+        """The sessions that keys are bound to."""
         return list(self._bound)
 
     def rows(self) -> Iterator[tuple[str, Entry, int]]:
@@ -104,17 +104,16 @@ class MetadataState:
     def decide(
         self,
         checks: Sequence[Check],
-        changes: Sequence[ChangeAsked],
+        changes: Sequence[RequestedChange],
         session: int = NO_SESSION,
         *,
         reserve: bool = False,
         empty: str = "",
     ) -> Transaction:
-        """The transaction to log, if every key has its version after all that was decided before.
+        """The transaction to log, if every key has the version given in `checks` once all earlier decisions count.
 
-        And if no key starts with `empty` then, unless that is nothing.
-
-        What makes the store smaller, or makes no more of it than longer numbers, is never refused for want of room.
+        With `empty`, it also requires that no key starts with that prefix. A change that shrinks the store, or only
+        makes the numbers in it longer, is never refused for lack of space.
         """
         check_transaction(checks, changes)
         for key, version in checks:
@@ -123,12 +122,12 @@ class MetadataState:
                 raise MetadataConflict(f"{key!r} has version {current}, not {version}")
         if empty and self._some(empty):
             raise MetadataConflict(f"keys that start with {empty!r} already exist")
-        wanted = tuple(Change(key, value, NO_SESSION if value is None else session) for key, value in changes)
+        wanted = tuple(KeyChange(key, value, NO_SESSION if value is None else session) for key, value in changes)
         payload = encode_changes(wanted)
         self._check_room(wanted, reserve)
         return Transaction(self._decided + 1, wanted, payload)
 
-    def _check_room(self, changes: Sequence[Change], reserve: bool) -> None:
+    def _check_room(self, changes: Sequence[KeyChange], reserve: bool) -> None:
         more_bytes, more_keys = self._growth(changes)
         longer = METADATA_LONGER_BYTES * len(changes) if more_keys <= 0 else 0
         total = self.bytes + self._coming_bytes
@@ -138,8 +137,8 @@ class MetadataState:
         if more_keys > 0 and total + more_keys > METADATA_KEYS_MAX + reserve * METADATA_RESERVE_KEYS:
             raise MetadataFull(f"the metadata has {total} keys; the maximum is {METADATA_KEYS_MAX}")
 
-    def _growth(self, changes: Sequence[Change]) -> tuple[int, int]:
-        """By how many bytes and keys there will be more, after all that was decided before."""
+    def _growth(self, changes: Sequence[KeyChange]) -> tuple[int, int]:
+        """By how many bytes and keys the store grows, once all earlier decisions count."""
         more_bytes = more_keys = 0
         for key, value, _ in changes:
             coming, entry = self._coming.get(key), self._entries.get(key)
@@ -150,7 +149,7 @@ class MetadataState:
         return more_bytes, more_keys
 
     def expect(self, transaction: Transaction) -> None:
-        """It is on its way to the log: later decisions build on it."""
+        """The transaction is about to be logged: later decisions build on it."""
         more_bytes, more_keys = self._growth(transaction.changes)
         self._coming_bytes += more_bytes
         self._coming_keys += more_keys
@@ -159,13 +158,13 @@ class MetadataState:
             self._coming[key] = _Coming(revision, 0 if value is None else revision, _size(key, value))
 
     def forget_expected(self) -> None:
-        """The log failed: nothing that was decided and not replayed happened."""
+        """The log failed: transactions that were decided and not replayed have not taken effect."""
         self._coming.clear()
         self._coming_bytes = self._coming_keys = 0
         self._decided = self.revision
 
     def _some(self, prefix: str) -> bool:
-        """Whether any key starts so, after all that was decided before."""
+        """Whether any key starts with `prefix`, once all earlier decisions count."""
         coming = [(key, each.version) for key, each in self._coming.items() if key.startswith(prefix)]
         gone = sum(not version and key in self._entries for key, version in coming)
         return any(version for _, version in coming) or self.count(prefix) > gone
@@ -179,7 +178,7 @@ class MetadataState:
 
     # -- replaying -----------------------------------------------------------------------------------------------------
 
-    def replay(self, revision: int, changes: Sequence[Change]) -> list[Changed]:
+    def replay(self, revision: int, changes: Sequence[KeyChange]) -> list[Changed]:
         """The transaction is durable; returns what it changed."""
         changed = []
         bytes_before, keys_before = self.bytes, len(self._keys)
@@ -202,7 +201,7 @@ class MetadataState:
         return changed
 
     def load(self, revision: int, rows: Sequence[tuple[str, Entry, int]]) -> None:
-        """Becomes a snapshot, whose rows are in order."""
+        """Replaces the state by a snapshot, whose rows are in order."""
         self._entries = {key: entry for key, entry, _ in rows}
         self._keys = list(self._entries)
         self.bytes = sum([len(key.encode()) + len(entry.value) for key, entry, _ in rows])
@@ -248,5 +247,5 @@ class MetadataState:
 
 
 def _size(key: str, value: bytes | None) -> int:
-    """What a key counts; 0 if it is not there."""
+    """The bytes that a key and its value count; 0 if there is no value."""
     return 0 if value is None else len(key.encode()) + len(value)

@@ -1,4 +1,4 @@
-"""What one watcher has not taken yet, bounded. A value without a loop: the host wakes whoever waits for it."""
+"""The changes that one watcher has not taken yet, up to a limit. The host wakes whoever waits for them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydanube.base.limits import WATCH_CHANGES_MAX
 from pydanube.metadata.state import Changed
 
 
-class Feed:
-    """Every change of the keys that start with `prefix`, in order, from the moment it is made on."""
+class WatchQueue:
+    """Every change of the keys that start with `prefix`, in order, from the moment the watch begins."""
 
     __slots__ = ("_changes", "_lagged", "_most", "prefix")
 
@@ -22,7 +22,7 @@ class Feed:
         self._lagged = False
 
     def offer(self, changed: Sequence[Changed]) -> bool:
-        """Whether there is something new to take. One that lags gets no more, and what it had is dropped."""
+        """Whether there is something new to take. A queue that overflows drops everything and takes no more."""
         if self._lagged:
             return False
         mine = [change for change in changed if change.key.startswith(self.prefix)]
@@ -34,7 +34,7 @@ class Feed:
         return bool(mine)
 
     def take(self) -> Changed | None:
-        """The oldest change, None if there is none yet, or `WatchLagged` forever."""
+        """The oldest change, or None if there is none yet. Once it has overflowed, always raises `WatchLagged`."""
         if self._lagged:
             raise WatchLagged(f"more than {self._most} changes of {self.prefix!r} are waiting")
         return self._changes.popleft() if self._changes else None

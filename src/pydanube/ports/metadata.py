@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pydanube.metadata.records import NO_SESSION, ChangeAsked, Check, Entry
+from pydanube.metadata.records import NO_SESSION, Check, Entry, RequestedChange
 from pydanube.metadata.state import Changed
 
 
@@ -43,7 +43,7 @@ class MetadataStore(Protocol):
     async def transact(
         self,
         checks: Sequence[Check],
-        changes: Sequence[ChangeAsked],
+        changes: Sequence[RequestedChange],
         *,
         session: int = NO_SESSION,
         reserve: bool = False,

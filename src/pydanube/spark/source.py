@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pydanube.base.errors import ColumnInvalid, DanubeError, TopicNotFound
-from pydanube.base.limits import NEWS_PLACES_MAX
+from pydanube.base.limits import NEWS_PARTITIONS_MAX
 from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to
 from pydanube.spark.columns import WATERMARK, check_schema, ddl
 from pydanube.spark.decode import decoded_columns
@@ -199,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for number, offset in enumerate(each.next)
         }
         idle = all(name in start and start[name].next == each.next for name, each in end.items())
-        if not idle or not 0 < len(places) <= NEWS_PLACES_MAX:
+        if not idle or not 0 < len(places) <= NEWS_PARTITIONS_MAX:
             return False
         with suppress(DanubeError):  # whoever looks next is told
             fields = {"offsets": places, "milliseconds": int(1_000 * IDLE_SECONDS)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from pydanube.base.limits import ROUND_FAILED_PAUSE_SECONDS, TOLD_AGAIN_SECONDS
+from pydanube.base.limits import ROUND_FAILED_PAUSE_SECONDS, WARNING_REPEAT_SECONDS
 
 
 class Guard:
@@ -15,7 +15,7 @@ class Guard:
         self.name = name
         self.failures = 0  # so far
         self.failing: str | None = None  # why the last round failed
-        self._told = -TOLD_AGAIN_SECONDS
+        self._told = -WARNING_REPEAT_SECONDS
 
     async def over(self, work: Awaitable[object]) -> bool:
         """Whether the round went well. If it did not, this returns after a pause."""
@@ -25,7 +25,7 @@ class Guard:
             self.failures += 1
             self.failing = f"{type(error).__name__}: {error}"
             loop = asyncio.get_running_loop()
-            if loop.time() - self._told >= TOLD_AGAIN_SECONDS:
+            if loop.time() - self._told >= WARNING_REPEAT_SECONDS:
                 self._told = loop.time()
                 message = f"{self.name} failed and will be retried (failures so far: {self.failures})"
                 loop.call_exception_handler({"message": message, "exception": error})

@@ -20,11 +20,11 @@ from pydanube.stream.retention import LedgerInfo
 from pydanube.stream.segments import Segment, SegmentPlan
 from pydanube.stream.times import Correction, Corrections, corrected, latest_time, time_for_deletion
 
-__all__ = ["Copies", "LedgerRecord", "Ledgers", "Lost", "Phase", "StreamRecord", "new_ledger"]
+__all__ = ["Copies", "LedgerRecord", "Ledgers", "LostRange", "Phase", "StreamRecord", "new_ledger"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Lost:
+class LostRange:
     """Offsets that are damaged on every copy. `known`: each was a message's; else perhaps none was."""
 
     first: int
@@ -49,7 +49,7 @@ class StreamRecord:
     kept_from: int = 0  # what lies below is no longer there, whether or not its ledger holds more
     cold: Cold = field(default_factory=Cold)  # what lies in object storage, and maybe in ledgers too
     corrections: Corrections = ()  # of append times that were ahead
-    lost: tuple[Lost, ...] = ()  # what somebody accepted as lost: readers pass over it; in order, never overlapping
+    lost: tuple[LostRange, ...] = ()  # accepted as lost, so that readers skip it; in order, never overlapping
 
     @property
     def unsealed(self) -> LedgerRecord | None:
@@ -210,10 +210,10 @@ class StreamRecord:
 
     # -- damage --------------------------------------------------------------------------------------------------------
 
-    def given_up(self, epoch: Epoch, lost: Collection[Lost]) -> StreamRecord:
+    def given_up(self, epoch: Epoch, lost: Collection[LostRange]) -> StreamRecord:
         """With these accepted as lost, for good."""
         self.check_owner(epoch)
-        merged: list[Lost] = []
+        merged: list[LostRange] = []
         for each in sorted({*self.lost, *(each for each in lost if each.last >= self.kept_from)}):
             before = merged[-1] if merged else None
             if before is not None and before.known == each.known and each.first <= before.last + 1:
@@ -240,7 +240,7 @@ class StreamRecord:
         if not cold.entries:
             return left._kept_from(end)
         first = max(gone[0].first, cold.end, self.kept_from)
-        return left.given_up(left.owner, [Lost(first, end - 1, known=False)]) if first < end else left
+        return left.given_up(left.owner, [LostRange(first, end - 1, known=False)]) if first < end else left
 
     def past_lost(self, offset: int) -> int:
         """The offset itself, or the first one after what was given up there."""

@@ -12,7 +12,7 @@ from pydanube.base.limits import CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS, SECOND,
 JUMP = CLOCK_JUMP_SECONDS * SECOND
 
 
-class ClockBelief:
+class AppendClock:
     """What messages are stamped with: a jump ahead counts only when it has lasted for a while."""
 
     def __init__(self, wall: int, monotonic: int) -> None:

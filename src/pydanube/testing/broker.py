@@ -92,7 +92,7 @@ class BrokerRun:
     def fill_disk(self, *, reserve: bool) -> None:
         if not self.faults.full:
             self.faults.full = True
-            self._do(self.server._broker.service.room.look())
+            self._do(self.server._broker.door.room.look())
         if reserve and not self._fillers:
             self._fillers = self._do(use_up(self.server._broker._node))
 
@@ -105,7 +105,7 @@ class BrokerRun:
         fillers, self._fillers = self._fillers, []
         for ledger in fillers:
             await self.server._broker._node.delete(ledger)
-        await self.server._broker.service.room.look()
+        await self.server._broker.door.room.look()
 
     def _leave(self, ending: Coroutine[object, object, None]) -> None:
         if self._clock is not None:

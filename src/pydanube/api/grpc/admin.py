@@ -11,26 +11,20 @@ from collections.abc import AsyncIterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pydanube.access.rights import Action
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.consumers import NUMBERS
 from pydanube.api.grpc.messages import Messages
-from pydanube.api.operations.verbs import topics_of
 from pydanube.base.errors import (
     BrokerNotFound,
-    ConsumerBusy,
-    NotReliable,
     NotServed,
     RequestInvalid,
-    SubscriptionNotFound,
     SubscriptionOptionInvalid,
     TopicClosed,
 )
 from pydanube.base.limits import LISTED_MAX, MILLISECOND, TOPICS_A_TURN
 from pydanube.base.names import parse_topic
-from pydanube.broker.directory.directory import TopicRecord
-from pydanube.broker.door.admin import SubscriptionStats
-from pydanube.broker.limits.policies import Policies
-from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.door.values import Policies, TopicRecord
 from pydanube.dispatch.policy import Backoff, FailurePolicy, PoisonPolicy
 
 if TYPE_CHECKING:
@@ -49,29 +43,31 @@ class BrokerAdmin:
         self._face = face
 
     async def list_brokers(self, call: Call, request: Any) -> Any:
-        answer = admin.BrokerListResponse()
+        stopping, answer = call.session.stopping(), admin.BrokerListResponse()
         answer.brokers.add(
             broker_id=BROKER,
             broker_addr=self._face.url,
             broker_role="Cluster_Leader",
             admin_addr=self._face.admin_url,
             metrics_addr=self._face.url,
-            broker_status="draining" if self._face.service.stopping else "active",
+            broker_status="draining" if stopping else "active",
         )
         return answer
 
     async def get_leader_broker(self, call: Call, request: Any) -> Any:
         """The only broker there is decides everything."""
+        call.session.ask(Action.STATUS)
         return admin.BrokerResponse(leader=BROKER)
 
     async def list_namespaces(self, call: Call, request: Any) -> Any:
-        return admin.NamespaceListResponse(namespaces=self._face.service.namespaces(ANONYMOUS))
+        return admin.NamespaceListResponse(namespaces=call.session.namespaces.listed())
 
     async def activate_broker(self, call: Call, request: Any) -> Any:
         """It always is, until it stops; there is no other."""
+        stopping = call.session.stopping()
         if request.broker_id != BROKER:
             raise BrokerNotFound(f"broker {request.broker_id!r:.100} does not exist; the only one is {BROKER!r}")
-        if self._face.service.stopping:
+        if stopping:
             raise TopicClosed("the broker is stopping")
         return admin.ActivateBrokerResponse(success=True)
 
@@ -91,20 +87,20 @@ class NamespaceAdmin:
 
     async def get_namespace_topics(self, call: Call, request: Any) -> Any:
         """Without the leading slash, as ever; partitions are topics here."""
-        records = await topics_of(self._face.service, ANONYMOUS, request.name)
+        records = await call.session.topics.listed(request.name)
         names = [name.removeprefix("/") async for name, _ in _places(records)]
         return admin.TopicListResponse(topics=names)
 
     async def get_namespace_policies(self, call: Call, request: Any) -> Any:
-        policies = await self._face.service.namespace_policies(ANONYMOUS, request.name)
+        policies = call.session.namespaces.policies(request.name)
         return admin.PolicyResponse(policies=json.dumps(_policies(policies)))
 
     async def create_namespace(self, call: Call, request: Any) -> Any:
-        await self._face.service.create_namespace(ANONYMOUS, request.name, {})
+        await call.session.namespaces.create(request.name, {})
         return admin.NamespaceResponse(success=True)
 
     async def delete_namespace(self, call: Call, request: Any) -> Any:
-        await self._face.service.delete_namespace(ANONYMOUS, request.name)
+        await call.session.namespaces.delete(request.name)
         return admin.NamespaceResponse(success=True)
 
 
@@ -117,41 +113,39 @@ class TopicAdmin:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def list_namespace_topics(self, call: Call, request: Any) -> Any:
-        return await _topics(await topics_of(self._face.service, ANONYMOUS, request.name))
+        return await _topics(await call.session.topics.listed(request.name))
 
     async def list_broker_topics(self, call: Call, request: Any) -> Any:
-        service = self._face.service
-        names = service.namespaces(ANONYMOUS) if request.broker_id == BROKER else []
-        return await _topics([record for name in names for record in await topics_of(service, ANONYMOUS, name)])
+        return await _topics(await call.session.topics.listed(None) if request.broker_id == BROKER else [])
 
     async def create_topic(self, call: Call, request: Any) -> Any:
-        await self._create(request.name, request, 0)
+        await self._create(call, request.name, request, 0)
         return admin.TopicResponse(success=True)
 
     async def create_partitioned_topic(self, call: Call, request: Any) -> Any:
         if not request.partitions:
             raise RequestInvalid("a partitioned topic needs at least one partition")
-        await self._create(request.base_name, request, request.partitions)
+        await self._create(call, request.base_name, request, request.partitions)
         return admin.TopicResponse(success=True)
 
-    async def _create(self, name: str, request: Any, partitions: int) -> None:
+    async def _create(self, call: Call, name: str, request: Any, partitions: int) -> None:
         if request.schema_subject:
             raise NotServed("topics with a schema are not supported yet (there is no schema registry)")
         if request.dispatch_strategy not in (0, 1):
             raise RequestInvalid(f"unknown dispatch strategy {request.dispatch_strategy}")
         reliable = request.dispatch_strategy == 1
-        await self._face.service.create_topic(ANONYMOUS, name, reliable=reliable, partitions=partitions)
+        await call.session.topics.create(name, reliable=reliable, partitions=partitions)
 
     async def delete_topic(self, call: Call, request: Any) -> Any:
         """All its partitions with it; one of them alone cannot go."""
         if parse_topic(request.name).partition is not None:
             raise RequestInvalid(f"{request.name} is a partition; delete its topic")
-        await self._face.service.delete_topic(ANONYMOUS, request.name)
+        await call.session.topics.delete(request.name)
         return admin.TopicResponse(success=True)
 
     async def describe_topic(self, call: Call, request: Any) -> Any:
-        record = await self._face.service.topic(ANONYMOUS, request.name)
-        names = await self._subscriptions(request.name)
+        record = await call.session.topics.lookup(request.name, action=Action.TOPIC_DESCRIBE)
+        names = await _subscriptions(call, request.name)
         return admin.DescribeTopicResponse(
             name=request.name, subscriptions=names, broker_id=BROKER, delivery=_delivery(record)
         )
@@ -159,84 +153,50 @@ class TopicAdmin:
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
     async def list_subscriptions(self, call: Call, request: Any) -> Any:
-        return admin.SubscriptionListResponse(subscriptions=await self._subscriptions(request.name))
-
-    async def _subscriptions(self, topic: str) -> list[str]:
-        names: list[str] = []
-        more = True
-        while more:
-            after = names[-1] if names else ""
-            page, more = await self._face.service.admin.subscriptions(ANONYMOUS, topic, after, LISTED_MAX)
-            names += [each.name for each in page]
-        return names
+        return admin.SubscriptionListResponse(subscriptions=await _subscriptions(call, request.name))
 
     async def unsubscribe(self, call: Call, request: Any) -> Any:
-        found = await self._describe(request)
-        if found.consumers:
-            raise ConsumerBusy(f"{request.subscription!r} has {found.consumers} consumers")
-        await self._face.service.admin.unsubscribe(ANONYMOUS, request.topic, request.subscription)
+        await call.session.subscriptions.delete(request.topic, request.subscription, only_unused=True)
         return admin.SubscriptionResponse(success=True)
 
     async def set_subscription_failure_policy(self, call: Call, request: Any) -> Any:
-        await self._alter(request, {"failure": _failure(request.failure_policy)})
+        changes = {"failure": _failure(request.failure_policy)}
+        await call.session.subscriptions.set_options(request.topic, request.subscription, changes)
         return admin.SubscriptionResponse(success=True)
 
     async def get_subscription_failure_policy(self, call: Call, request: Any) -> Any:
         answer = admin.GetSubscriptionFailurePolicyResponse()
-        try:
-            found = await self._describe(request)
-            answer.subscription_type = NUMBERS[found.kind]
-            policy = found.options.failure
-        except SubscriptionNotFound:
-            options = self._face.service.pending.find(request.topic, request.subscription)
-            if options is None:
-                return answer
-            policy = options.failure
-        _describe_failure(answer.failure_policy, policy)
+        found = await call.session.subscriptions.options(request.topic, request.subscription)
+        if found is not None:
+            kind, options = found
+            if kind is not None:
+                answer.subscription_type = NUMBERS[kind]
+            _describe_failure(answer.failure_policy, options.failure)
         return answer
 
     async def set_subscription_dispatch_config(self, call: Call, request: Any) -> Any:
-        await self._alter(request, {"dispatch": {"unacked_max": request.dispatch_config.max_unacked_messages}})
+        changes = {"dispatch": {"unacked_max": request.dispatch_config.max_unacked_messages}}
+        await call.session.subscriptions.set_options(request.topic, request.subscription, changes)
         return admin.SubscriptionResponse(success=True)
 
     async def get_subscription_dispatch_config(self, call: Call, request: Any) -> Any:
         answer = admin.GetSubscriptionDispatchConfigResponse()
-        try:
-            dispatch = (await self._describe(request)).options.dispatch
-        except SubscriptionNotFound:
-            options = self._face.service.pending.find(request.topic, request.subscription)
-            if options is None:
-                return answer
-            dispatch = options.dispatch
-        answer.dispatch_config.max_unacked_messages = dispatch.unacked_max
+        found = await call.session.subscriptions.options(request.topic, request.subscription)
+        if found is not None:
+            answer.dispatch_config.max_unacked_messages = found[1].dispatch.unacked_max
         return answer
-
-    async def _describe(self, request: Any) -> SubscriptionStats:
-        return await self._face.service.admin.describe_subscription(ANONYMOUS, request.topic, request.subscription)
-
-    async def _alter(self, request: Any, changes: dict[str, Any]) -> None:
-        """Of a running subscription at once; where it is not there yet, when it is made."""
-        await self._face.service.errands.run(self._alter_all(request, changes))
-
-    async def _alter_all(self, request: Any, changes: dict[str, Any]) -> None:
-        service, pending = self._face.service, self._face.service.pending
-        topic, name = request.topic, request.subscription
-        record = await service.topic(ANONYMOUS, topic)
-        if not record.reliable:
-            raise NotReliable(f"{topic} is not reliable, so its subscriptions have no options")
-        more_may_come = record.partitions and parse_topic(topic).partition is None
-        if more_may_come:
-            pending.check_room(topic, name)
-        try:
-            altered = await service.admin.alter_subscription(ANONYMOUS, topic, name, changes)
-        except SubscriptionNotFound:
-            await pending.change(topic, name, changes)
-            return
-        if more_may_come:
-            await pending.put(topic, name, altered.options)
 
 
 # -- how things are said -----------------------------------------------------------------------------------------------
+
+
+async def _subscriptions(call: Call, topic: str) -> list[str]:
+    names: list[str] = []
+    more = True
+    while more:
+        page, more = await call.session.subscriptions.listed(topic, names[-1] if names else "", LISTED_MAX)
+        names += [each.name for each in page]
+    return names
 
 
 async def _topics(records: list[TopicRecord]) -> Any:

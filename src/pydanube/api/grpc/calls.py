@@ -15,6 +15,7 @@ from pydanube.wire.http2.grpc import HEAD, OK, framed, trailers
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
+    from pydanube.broker.door.session import Session
 
 
 class Method(NamedTuple):
@@ -39,6 +40,11 @@ class Call:
         self.ended: Callable[[bool], None] | None = None  # told when the client is gone; whether it said so itself
         self.begun = False  # its first headers were sent
         self.kept = False  # its connection knows it, as it has a deadline, a task or a stream of answers
+
+    @property
+    def session(self) -> Session:
+        """What its caller may do."""
+        return self.connection.session
 
     def reply(self, message: bytes) -> None:
         """The one message of the answer, and the end."""

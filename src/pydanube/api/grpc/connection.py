@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pydanube.access.principals import ANONYMOUS
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.crowding import is_crowded
 from pydanube.api.grpc.messages import DecodeError
@@ -38,7 +39,7 @@ from pydanube.base.limits import (
     HTTP2_WORK_AT_ONCE,
     SECOND,
 )
-from pydanube.broker.limits.intake import Account
+from pydanube.broker.door.session import Origin
 from pydanube.wire.http2.connection import ServerConnection
 from pydanube.wire.http2.events import ConnectionEnded, DataReceived, Event, RequestReceived, StreamReset
 from pydanube.wire.http2.fields import Head
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from pydanube.api.grpc.consumers import Acks, GrpcConsumer
     from pydanube.api.grpc.face import GrpcFace
     from pydanube.api.grpc.producers import GrpcProducer, Sends
-    from pydanube.broker.subscription.host import SubscriptionHost
+    from pydanube.broker.door.values import SubscriptionHandle
 
 log = logging.getLogger(__name__)
 _GRPC = b"application/grpc"
@@ -95,17 +96,18 @@ class GrpcConnection(Worker):
         self.writable = True
         self.closed = False
         self.sends: dict[int, Sends] = {}  # by producer, of one read
-        self.acks: dict[SubscriptionHost, Acks] = {}  # likewise
+        self.acks: dict[SubscriptionHandle, Acks] = {}  # likewise
+        self.subscriptions: dict[tuple[str, str], SubscriptionHandle] = {}  # that it acknowledged to, by their names
         self.producers: dict[int, GrpcProducer] = {}  # made or used on it
         self.consumers: dict[int, GrpcConsumer] = {}  # that receive on it, or have subscribed to
         self.woken: dict[int, Callable[[], None]] = {}  # by stream: who waits for room
         self._methods = methods
         self._transport = transport
-        self.address = peer_of(transport)
+        self.session = face.door.session(ANONYMOUS, Origin("grpc", peer_of(transport)))
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}  # those with a deadline, a task or a stream of answers
         self._incoming: dict[int, _Incoming] = {}
-        self._account = Account(face.service.intake)  # of what it publishes and is not confirmed yet
+        self._account = face.door.account()  # of what it publishes and is not confirmed yet
         self._unserved: dict[int, Callable[[], None]] = {}  # by stream: messages that came and wait for a step
         self._declined: dict[int, bool] = {}  # streams that are no calls, until they are whole; if HEAD is asked for
         self._reading = False  # within a turn, which flushes at its end
@@ -243,6 +245,7 @@ class GrpcConnection(Worker):
             self._drop_body(stream)
         self.sends.clear()
         self.acks.clear()
+        self.subscriptions.clear()
 
     # -- what it publishes ---------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from pydanube.access.principals import SYSTEM
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.encoding import Encoder
 from pydanube.api.grpc.memory import KnownConsumer, Memory
@@ -25,7 +26,6 @@ from pydanube.base.errors import (
     GrpcMessageTooLarge,
     LimitReached,
     PartitionMissing,
-    ProducerUnknown,
     RequestInvalid,
     SubscriptionNotFound,
     TopicClosed,
@@ -43,13 +43,15 @@ from pydanube.base.limits import (
 )
 from pydanube.base.names import parse_topic
 from pydanube.base.ranges import ranges_of
-from pydanube.broker.serving.open_topic import ANONYMOUS, AnySubscription, ConsumerHold, Principal
-from pydanube.broker.subscription.delivery import Delivery, Timing
-from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.best_effort import BestEffortSubscription
-from pydanube.broker.topic.topic import Topic
-from pydanube.broker.work.heavy import is_heavy
-from pydanube.dispatch.explain import Cause
+from pydanube.broker.door.session import Origin
+from pydanube.broker.door.values import (
+    AckVerdict,
+    ConsumerHandle,
+    Delivery,
+    SubscriptionHandle,
+    Timing,
+    is_heavy,
+)
 from pydanube.topic.records import SubscriptionKind, name_bytes
 
 if TYPE_CHECKING:
@@ -67,7 +69,6 @@ KINDS = {
     2: SubscriptionKind.FAILOVER,
     3: SubscriptionKind.KEY_SHARED,
 }
-NEVER_ACKED = (Cause.NOT_PUBLISHED, Cause.BELOW_START, Cause.CURSOR_FULL)  # nobody can have got these
 NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 
@@ -76,7 +77,7 @@ class GrpcConsumer:
 
     def __init__(self, service: ConsumerService, known: KnownConsumer, connection: GrpcConnection) -> None:
         self.known = known
-        self.hold: ConsumerHold | None = None  # set once the subscription has it
+        self.handle: ConsumerHandle | None = None  # set once the subscription has it
         self.connection = connection
         self.call: Call | None = None  # its stream
         self._service = service
@@ -88,21 +89,12 @@ class GrpcConsumer:
         self._waiting: deque[Delivery] = deque()  # until what came before them was encoded beside the loop
         self._encoding: Future[None] | None = None  # the task that works them off
 
-    def begin(self, hold: ConsumerHold, broker_url: str) -> None:
-        self.hold = hold
-        topic = hold.open.topic
-        names = topic.state.producers if isinstance(topic, Topic) else None
-
-        def name_of(producer: int) -> str:
-            try:
-                return names.get(producer).name if names is not None and producer else ""
-            except ProducerUnknown:
-                return ""
-
-        self._encoder = Encoder(self.known.topic, broker_url, isinstance(topic, Topic), name_of)
-        if isinstance(hold.host, BestEffortSubscription):
+    def begin(self, handle: ConsumerHandle, broker_url: str) -> None:
+        self.handle = handle
+        self._encoder = Encoder(self.known.topic, broker_url, handle.reliable, handle.producer_names())
+        if not handle.reliable:
             self._ahead = PERMITS_EARLY
-            hold.host.grant(hold.consumer.id, PERMITS_EARLY)
+            handle.grant(PERMITS_EARLY)
 
     def stream(self, call: Call) -> None:
         """Its messages go there from now on."""
@@ -141,7 +133,7 @@ class GrpcConsumer:
     async def _catch_up(self) -> None:
         """Nobody else uses the encoder meanwhile."""
         try:
-            while self._waiting and self.hold is not None:
+            while self._waiting and self.handle is not None:
                 delivery = self._waiting[0]
                 outcome = await self._service.offload.run(encoded, self._encoder, delivery)
                 if self._waiting and self._waiting[0] is delivery:  # else it was sought, or closed, or has left
@@ -154,28 +146,29 @@ class GrpcConsumer:
     def _may_send(self, delivery: Delivery) -> bool:
         """Else it was delivered in vain; where it matters the subscription knows."""
         self._ahead -= delivery.last - delivery.first + 1
-        hold = self.hold
-        if hold is None or len(self._early) >= HTTP2_STREAM_QUEUE_BYTES_MAX:
+        handle = self.handle
+        if handle is None or len(self._early) >= HTTP2_STREAM_QUEUE_BYTES_MAX:
             return False
-        if self._failing and self._taken_back(hold, delivery.first):
+        # Where order is kept, what comes after a message that failed waits for it: also what is being handed out.
+        if self._failing and not handle.is_in_flight(delivery.first):
             self._top_up()
             return False
         return True
 
     def _send(self, delivery: Delivery, data: bytes | DanubeError) -> None:
         _, first, last, _, generation = delivery
-        call, hold = self.call, self.hold
-        assert hold is not None
+        call, handle = self.call, self.handle
+        assert handle is not None
         if isinstance(data, DanubeError):  # a native producer may send what only a reader finds to be no message
             if isinstance(data, GrpcMessageTooLarge) and first < last:
                 self._deliver_singly(delivery)
                 return
             self._failing = True
-            hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"cannot be read: {data}")
+            handle.nack(generation, [(first, last)], reason=f"cannot be read: {data}")
             self._top_up()
             return
-        if generation and isinstance(hold.host, SubscriptionHost):
-            self._service.hand_out(hold.host, generation, last)
+        if generation:
+            self._service.hand_out(handle, generation, last)
         # Large ones count for a while: permits that small ones got must not let many of them in.
         self._message_bytes = max(len(data) // (last - first + 1), self._message_bytes * 7 // 8)
         if call is None:
@@ -194,10 +187,6 @@ class GrpcConsumer:
         for each in singly:
             self.deliver(each)
 
-    def _taken_back(self, hold: ConsumerHold, offset: int) -> bool:
-        """Where order is kept, what comes after a message that failed waits for it: also what is being handed out."""
-        return isinstance(hold.host, SubscriptionHost) and hold.host.explain(offset).cause is not Cause.IN_FLIGHT
-
     def reset(self, generation: int) -> None:
         """What was sent cannot be called back here; its acks count only if it is in flight again (§14)."""
         if self._waiting:  # nobody got these
@@ -215,37 +204,36 @@ class GrpcConsumer:
 
     def hindered(self, error: DanubeError | None) -> None:
         """The end of its stream is all that can be said here, and costs nothing if the consumer has nothing in hand."""
-        call, hold = self.call, self.hold
-        if error is None or call is None or hold is None or self._waiting:
+        call, handle = self.call, self.handle
+        if error is None or call is None or handle is None or self._waiting:
             return
-        if isinstance(hold.host, SubscriptionHost) and not hold.host.engine.held(hold.consumer.id):
+        if handle.reliable and not handle.held:
             self.call = None
             self._service.detach(self)
             call.finish(GrpcStatus.DATA_LOSS, f"{error} ({error.help})")
 
     def closed(self, error: DanubeError) -> None:
         """Health checks say CLOSE from now on; when the client has asked, its stream ends, and it looks again."""
-        self.hold = None
+        self.handle = None
         self._service.detach(self)
         call, self.call = self.call, None
         if call is not None:
             asyncio.get_running_loop().call_later(GRPC_CLOSE_SECONDS, call.finish)
 
     def _top_up(self) -> None:
-        call, hold = self.call, self.hold
-        if call is None or hold is None:
+        call, handle = self.call, self.handle
+        if call is None or handle is None:
             return
         room = call.room()
         if not room:
-            if isinstance(hold.host, SubscriptionHost):
-                self._ahead -= hold.host.withdraw(hold.consumer.id)
+            self._ahead -= handle.withdraw()
             call.connection.woken[call.stream] = self._top_up
             return
         most = min(PERMITS_AT_ONCE_MAX, max(1, room // self._message_bytes))
         if 2 * self._ahead <= most:
             more = most - self._ahead
             self._ahead += more
-            hold.host.grant(hold.consumer.id, more)
+            handle.grant(more)
 
 
 def _count(delivery: Delivery) -> int:
@@ -281,19 +269,19 @@ def encoded(encoder: Encoder, delivery: Delivery) -> bytes | DanubeError:
 class Acks:
     """Acks of one subscription that came in one read."""
 
-    __slots__ = ("calls", "connection", "generation", "host", "offsets")
+    __slots__ = ("calls", "connection", "generation", "handle", "offsets")
 
-    def __init__(self, host: SubscriptionHost, connection: GrpcConnection) -> None:
-        self.host = host
-        self.generation = host.known.cursor.generation
+    def __init__(self, handle: SubscriptionHandle, connection: GrpcConnection) -> None:
+        self.handle = handle
+        self.generation = handle.generation
         self.connection = connection
         self.calls: list[tuple[Call, int]] = []  # with the number of the request
         self.offsets: list[int] = []
 
     def log(self) -> None:
-        self.connection.acks.pop(self.host, None)
+        self.connection.acks.pop(self.handle, None)
         try:
-            done = self.host.ack(self.generation, ranges_of(sorted(set(self.offsets))))
+            done = self.handle.ack(self.generation, ranges_of(sorted(set(self.offsets))))
         except DanubeError as error:
             for call, _ in self.calls:
                 call.fail(error)
@@ -314,11 +302,11 @@ class ConsumerService:
 
     def __init__(self, face: GrpcFace) -> None:
         self.consumers: dict[int, GrpcConsumer] = {}  # that are in their subscriptions
-        self.offload = face.service.offload
+        self.offload = face.door.offload
         # Of subscriptions that were sought: the generation, and the end of what was handed out in it.
-        self.handed_out: WeakKeyDictionary[SubscriptionHost, tuple[int, int]] = WeakKeyDictionary()
+        self.handed_out: WeakKeyDictionary[object, tuple[int, int]] = WeakKeyDictionary()
         self._face = face
-        self._memory = Memory(face.service.notes, self.consumers)
+        self._memory = Memory(face.door.session(SYSTEM, Origin("grpc")).notes(), self.consumers)
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
@@ -338,15 +326,12 @@ class ConsumerService:
 
     async def _attach(self, known: KnownConsumer, connection: GrpcConnection, *, create: bool) -> GrpcConsumer:
         """Puts it into its subscription, in the place of another one of its name."""
-        service = self._face.service
+        session = connection.session
         try:
-            opened = await service.open(ANONYMOUS, known.topic)
+            found = await session.find_subscription(known.topic, known.subscription)
         except PartitionMissing as error:
             raise TopicNotFound(f"topic {known.topic} does not exist") from error
-        host = service.subscription(ANONYMOUS, known.topic, known.subscription)
-        if host is None and not create and opened.record.reliable:
-            raise SubscriptionNotFound(f"{known.topic} has no subscription {known.subscription!r}")
-        kind = known.kind if host is None else _kind(host)
+        kind = known.kind if found is None else found.kind
         if len(connection.consumers) >= CHANNELS_MAX:
             raise LimitReached(f"{CHANNELS_MAX} consumers are already open on this connection")
         before = self.consumers.get(known.id)
@@ -354,8 +339,7 @@ class ConsumerService:
             before.end()
             self.detach(before)
         consumer = GrpcConsumer(self, known, connection)
-        hold = await service.open_consumer(
-            Principal(address=connection.address),
+        handle = await session.open_consumer(
             known.topic,
             known.subscription,
             kind,
@@ -363,10 +347,11 @@ class ConsumerService:
             name=known.name,
             filters=[text.encode() for text in known.filters] if kind is SubscriptionKind.KEY_SHARED else (),
             create=False,
-            options=self._face.service.pending.get(known.topic, known.subscription) if opened.record.reliable else None,
+            subscribe=create,
+            pending=True,
             timing=Timing.CHOSEN,
         )
-        consumer.begin(hold, self._face.url)
+        consumer.begin(handle, self._face.url)
         quicker = self.consumers.get(known.id)
         if quicker is not None:
             quicker.end()
@@ -374,8 +359,6 @@ class ConsumerService:
         self.consumers[known.id] = connection.consumers[known.id] = consumer
         if connection.closed:
             self.detach(consumer)
-        if host is None:
-            await self._face.service.pending.forget(known.topic, known.subscription)
         return consumer
 
     def detach(self, consumer: GrpcConsumer) -> None:
@@ -383,9 +366,9 @@ class ConsumerService:
         for consumers in (self.consumers, consumer.connection.consumers):
             if consumers.get(consumer.known.id) is consumer:
                 del consumers[consumer.known.id]
-        hold, consumer.hold = consumer.hold, None
-        if hold is not None:
-            self._face.service.close_consumer(hold, crashed=False)
+        handle, consumer.handle = consumer.handle, None
+        if handle is not None:
+            handle.close(crashed=False)
 
     def receive_messages(self, call: Call, request: Any) -> None:
         consumer = self.consumers.get(request.consumer_id)
@@ -409,70 +392,56 @@ class ConsumerService:
             return
         consumer.stream(call)
 
-    def hand_out(self, host: SubscriptionHost, generation: int, last: int) -> None:
+    def hand_out(self, handle: ConsumerHandle, generation: int, last: int) -> None:
         """A consumer of a subscription that was sought got messages up to `last`."""
-        sought, end = self.handed_out.get(host, (0, 0))
-        self.handed_out[host] = generation, max(last + 1, end if generation == sought else 0)
+        sought, end = self.handed_out.get(handle.subscription, (0, 0))
+        self.handed_out[handle.subscription] = generation, max(last + 1, end if generation == sought else 0)
 
     # -- acks ----------------------------------------------------------------------------------------------------------
 
     def ack(self, call: Call, request: Any) -> None:
-        host = self._served(request)
-        if host is None:
+        handle = self._known(call, request)
+        if handle is None:
             call.connection.spawn(call, self._ack_later(call, request))
         else:
-            self._ack(call, request, host)
+            self._ack(call, request, handle)
 
     async def _ack_later(self, call: Call, request: Any) -> None:
-        self._ack(call, request, await self._host(request))
+        self._ack(call, request, await self._find(call, request))
 
-    def _ack(self, call: Call, request: Any, host: AnySubscription) -> None:
+    def _ack(self, call: Call, request: Any, handle: SubscriptionHandle) -> None:
         offset = request.msg_id.topic_offset
-        cause = host.explain(offset).cause if isinstance(host, SubscriptionHost) else None
-        if not isinstance(host, SubscriptionHost) or cause in NEVER_ACKED:
+        verdict = handle.judge_ack(offset, self.handed_out)
+        if verdict is AckVerdict.VOID:
             call.reply(danube.AckResponse(request_id=request.request_id).SerializeToString())
             return
         connection = call.connection
-        acks = connection.acks.get(host)
+        acks = connection.acks.get(handle)
         if acks is None:
-            acks = connection.acks[host] = Acks(host, connection)
+            acks = connection.acks[handle] = Acks(handle, connection)
             connection.behind(acks.log)
         acks.calls.append((call, request.request_id))
-        if cause is Cause.IN_FLIGHT or (cause is not Cause.ACKED and self._handed_out(host, offset)):
+        if verdict is AckVerdict.COUNTS:
             acks.offsets.append(offset)
 
-    def _handed_out(self, host: SubscriptionHost, offset: int) -> bool:
-        """Since the last seek (§14). Of one that was never sought any message may have been, before a restart too."""
-        generation = host.known.cursor.generation
-        sought, end = self.handed_out.get(host, (0, 0))
-        return not generation or (generation == sought and offset < end)
-
     async def nack(self, call: Call, request: Any) -> Any:
-        host = self._served(request) or await self._host(request)
-        offset = request.msg_id.topic_offset
-        if isinstance(host, SubscriptionHost):
-            found = host.explain(offset)
-            if found.cause is Cause.IN_FLIGHT and found.consumer is not None:
-                delay = min(request.delay_ms * MILLISECOND, POLICY_MICROSECONDS_MAX)
-                reason = request.reason[:REASON_CHARACTERS_MAX]
-                generation = host.known.cursor.generation
-                host.nack(found.consumer, generation, [(offset, offset)], delay, reason)
+        handle = self._known(call, request) or await self._find(call, request)
+        delay = min(request.delay_ms * MILLISECOND, POLICY_MICROSECONDS_MAX)
+        handle.nack_offset(request.msg_id.topic_offset, delay, request.reason[:REASON_CHARACTERS_MAX])
         return danube.NackResponse(request_id=request.request_id)
 
-    def _served(self, request: Any) -> AnySubscription | None:
+    def _known(self, call: Call, request: Any) -> SubscriptionHandle | None:
+        """The subscription, if the connection has acknowledged to it before and may still."""
         if not request.HasField("msg_id"):
             raise RequestInvalid("an ack or nack needs a msg_id")
-        return self._face.service.subscription(ANONYMOUS, request.msg_id.topic_name, request.subscription_name)
+        found = call.connection.subscriptions.get((request.msg_id.topic_name, request.subscription_name))
+        return found if found is not None and found.served else None
 
-    async def _host(self, request: Any) -> AnySubscription:
-        """Of a topic that nobody has opened since the broker started."""
-        service, topic, name = self._face.service, request.msg_id.topic_name, request.subscription_name
-        await service.open(ANONYMOUS, topic)
-        host = service.subscription(ANONYMOUS, topic, name)
-        if host is None:
-            raise SubscriptionNotFound(f"{topic} has no subscription {name!r}")
-        return host
-
-
-def _kind(host: AnySubscription) -> SubscriptionKind:
-    return host.kind if isinstance(host, BestEffortSubscription) else host.known.kind
+    async def _find(self, call: Call, request: Any) -> SubscriptionHandle:
+        names = request.msg_id.topic_name, request.subscription_name
+        known = call.connection.subscriptions
+        found = await call.session.subscription(*names)
+        if len(known) >= CHANNELS_MAX:
+            del known[next(iter(known))]
+        known[names] = found
+        return found

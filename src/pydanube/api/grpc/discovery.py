@@ -8,7 +8,6 @@ from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import TopicNotFound
 from pydanube.base.names import parse_topic
-from pydanube.broker.serving.open_topic import ANONYMOUS
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.face import GrpcFace
@@ -25,7 +24,7 @@ class DiscoveryService:
 
     async def topic_lookup(self, call: Call, request: Any) -> Any:
         """Always here; `TopicNotFound` if it is nowhere, which clients take for "create it there"."""
-        if not await self._names(request.topic):
+        if not await self._names(call, request.topic):
             raise TopicNotFound(f"topic {request.topic} does not exist")
         url = self._face.url
         return danube.TopicLookupResponse(
@@ -34,13 +33,13 @@ class DiscoveryService:
 
     async def topic_partitions(self, call: Call, request: Any) -> Any:
         """Exactly those of the topic, in their order; none if there is no such topic."""
-        names = await self._names(request.topic)
+        names = await self._names(call, request.topic)
         return danube.TopicPartitionsResponse(request_id=request.request_id, partitions=names)
 
-    async def _names(self, topic: str) -> list[str]:
+    async def _names(self, call: Call, topic: str) -> list[str]:
         parsed = parse_topic(topic)
         try:
-            record = await self._face.service.topic(ANONYMOUS, topic)
+            record = await call.session.topics.lookup(topic)
         except TopicNotFound:
             return []
         names = [str(place) for place in record.places()]

@@ -12,8 +12,7 @@ from pydanube.api.grpc.ids import NUMBER_ATTRIBUTE, producer_id
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import GrpcMessageTooLarge
 from pydanube.base.limits import GRPC_MESSAGE_BYTES_MAX, MILLISECOND
-from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
-from pydanube.broker.topic.dead_letter import ORIGIN, SUBSCRIBER
+from pydanube.broker.door.values import ORIGIN, PRODUCER_ATTRIBUTE, SUBSCRIBER
 from pydanube.wire.batch import Batch
 
 _PREFIX = Struct(">BI").pack  # of a message in gRPC: not compressed, and its length

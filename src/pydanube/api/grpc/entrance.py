@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pydanube.api.listening.turns import Turns
-from pydanube.broker.door.service import Service
+from pydanube.broker.door.door import Door
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class GrpcEntrance:
     """One for a broker, whatever it listens on. `urls` are the clients' and the operators', known once it listens."""
 
-    def __init__(self, service: Service, urls: Callable[[], tuple[str, str]], turns: Turns) -> None:
-        self._service = service
+    def __init__(self, door: Door, urls: Callable[[], tuple[str, str]], turns: Turns) -> None:
+        self._door = door
         self._turns = turns
         self._urls = urls
         self._face: GrpcFace | None = None
@@ -31,5 +31,5 @@ class GrpcEntrance:
         if self._face is None:
             from pydanube.api.grpc.face import GrpcFace
 
-            self._face = GrpcFace(self._service, self._turns, *self._urls())
+            self._face = GrpcFace(self._door, self._turns, *self._urls())
         return self._face

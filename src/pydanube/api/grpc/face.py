@@ -19,7 +19,7 @@ from pydanube.api.grpc.reflection import ReflectionService
 from pydanube.api.grpc.storage import StorageService
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import NotServed
-from pydanube.broker.door.service import Service
+from pydanube.broker.door.door import Door
 
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 _ABSENT = {  # declared, so that a client that asks is told
@@ -31,8 +31,8 @@ _ABSENT = {  # declared, so that a client that asks is told
 class GrpcFace:
     """One for a broker, made with its first HTTP/2 connection."""
 
-    def __init__(self, door: Service, turns: Turns, url: str, admin_url: str) -> None:
-        self.service = door
+    def __init__(self, door: Door, turns: Turns, url: str, admin_url: str) -> None:
+        self.door = door
         self.turns = turns
         self.url = url  # where clients reach the broker, as they want it: with a scheme
         self.admin_url = admin_url
@@ -40,7 +40,7 @@ class GrpcFace:
         self.producers = ProducerService(self)
         self.consumers = ConsumerService(self)
         admin = [BrokerAdmin(self), ClusterAdmin(self), NamespaceAdmin(self), TopicAdmin(self), HealthService()]
-        data = [self.producers, self.consumers, DiscoveryService(self), HealthCheckService(self), StorageService(self)]
+        data = [self.producers, self.consumers, DiscoveryService(self), HealthCheckService(self), StorageService()]
         self._data_address = _served(_reflected([*data, *admin]))
         self._admin_address = _served(_reflected(admin))
 

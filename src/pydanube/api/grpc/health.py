@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydanube.access.rights import Action
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import RequestInvalid
@@ -32,8 +33,9 @@ class HealthCheckService:
         self._face = face
 
     def health_check(self, call: Call, request: Any) -> None:
+        call.session.ask(Action.HEALTH)
         if request.client == PRODUCER:
-            known = request.id in self._face.producers.producers
+            known = (call.session.principal, request.id) in self._face.producers.producers
         elif request.client == CONSUMER:
             known = request.id in self._face.consumers.consumers
         else:
@@ -48,6 +50,7 @@ class HealthService:
     name = "grpc.health.v1.Health"
 
     def check(self, call: Call, request: Any) -> None:
+        call.session.ask(Action.HEALTH)
         status = _status(call, request.service)
         if status == SERVICE_UNKNOWN:
             call.finish(GrpcStatus.NOT_FOUND, f"Unknown service {request.service[:200]} here.")
@@ -56,6 +59,7 @@ class HealthService:
 
     def watch(self, call: Call, request: Any) -> None:
         """Says it at once, and when it changes: before the connection ends."""
+        call.session.ask(Action.HEALTH)
         status = _status(call, request.service)
         call.begin()
         call.connection.keep(call, lambda said_so: None)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from pydanube.api.grpc.ids import consumer_id
 from pydanube.base.limits import GRPC_CONSUMERS_REMEMBERED_MAX
-from pydanube.broker.directory.notes import Notes
+from pydanube.broker.door.values import Notes
 from pydanube.topic.records import SubscriptionKind
 
 _PREFIX = "grpc/consumers/"

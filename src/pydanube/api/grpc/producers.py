@@ -10,19 +10,17 @@ from asyncio import Future, Task
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pydanube.access.principals import Principal
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.ids import NUMBER_ATTRIBUTE, producer_id
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import (
-    ArgumentInvalid,
     DanubeError,
     LimitReached,
-    NamespaceNotFound,
     NotServed,
     PartitionMissing,
     RequestInvalid,
     TopicClosed,
-    TopicExists,
     TopicKindDiffers,
     TopicNotFound,
 )
@@ -30,9 +28,8 @@ from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.keys import check_key
 from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALESCED_MESSAGES, KEY_BYTES_MAX, MILLISECOND
 from pydanube.base.names import parse_topic
-from pydanube.broker.serving.open_topic import ANONYMOUS, Producer
-from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
-from pydanube.broker.topic.topic import Receipt
+from pydanube.broker.door.session import Session
+from pydanube.broker.door.values import PRODUCER_ATTRIBUTE, ProducerHandle, Receipt
 from pydanube.topic.records import name_bytes
 from pydanube.wire.batch import Batch, build
 
@@ -42,19 +39,23 @@ if TYPE_CHECKING:
 
 UNUSED_SECONDS = 1.0  # after a producer was opened, for whoever asked to take it
 danube = Messages("danube")
+Key = tuple[Principal, int]  # whose it is, and its id
 
 
 class GrpcProducer:
-    """A name on a topic. Whoever opens it again gets the same; it goes when the last connection that used it does."""
+    """A name on a topic, of one principal. Whoever of it opens it again gets the same; it goes when the last connection
+    that used it does.
+    """
 
-    __slots__ = ("connections", "exclusive", "hold", "id", "name", "topic")
+    __slots__ = ("connections", "exclusive", "handle", "id", "key", "name", "topic")
 
-    def __init__(self, number: int, topic: str, name: str, exclusive: bool, hold: Producer) -> None:
-        self.id = number
+    def __init__(self, key: Key, topic: str, name: str, exclusive: bool, handle: ProducerHandle) -> None:
+        self.key = key
+        self.id = key[1]
         self.topic = topic
         self.name = name
         self.exclusive = exclusive
-        self.hold = hold
+        self.handle = handle
         self.connections: dict[GrpcConnection, None] = {}
 
 
@@ -119,9 +120,9 @@ class ProducerService:
     name = "danube.ProducerService"
 
     def __init__(self, face: GrpcFace) -> None:
-        self.producers: dict[int, GrpcProducer] = {}
+        self.producers: dict[Key, GrpcProducer] = {}
         self._face = face
-        self._attaching: dict[int, Task[GrpcProducer]] = {}
+        self._attaching: dict[Key, Task[GrpcProducer]] = {}
 
     # -- producers -----------------------------------------------------------------------------------------------------
 
@@ -134,72 +135,49 @@ class ProducerService:
         if request.schema_ref.subject:
             raise NotServed("producers with a schema are not supported yet (there is no schema registry)")
         reliable, exclusive = request.dispatch_strategy == 1, request.producer_access_mode == 1
-        await self._topic(topic, reliable)
-        producer = await self._attach(topic, name, reliable, exclusive)
+        await call.session.topics.prepare(topic, reliable=reliable)
+        producer = await self._attach(call.session, topic, name, reliable, exclusive)
         self._use(producer, call.connection)
         return danube.ProducerResponse(
             request_id=request.request_id, producer_id=producer.id, producer_name=producer.name
         )
 
-    async def _topic(self, name: str, reliable: bool) -> None:
-        """Is there, made if it may be: a partition by making its topic, or by giving it more partitions."""
-        service, parsed = self._face.service, parse_topic(name)
-        whole, partitions = str(parsed.whole), 0 if parsed.partition is None else parsed.partition + 1
-        while True:
-            try:
-                record = await service.topic(ANONYMOUS, name, reliable=reliable)
-            except TopicNotFound:
-                if not service.auto_create:
-                    raise
-                try:
-                    record = await service.create_topic(ANONYMOUS, whole, reliable=reliable, partitions=partitions)
-                except TopicExists:
-                    continue  # somebody else was quicker
-                except NamespaceNotFound as error:
-                    raise TopicClosed(str(error)) from error
-            if partitions <= record.partitions or not record.partitions or not service.auto_create:
-                return
-            try:
-                await service.alter_topic(ANONYMOUS, whole, partitions=partitions, policies={})
-            except ArgumentInvalid:
-                continue  # somebody else added more
-
-    async def _attach(self, topic: str, name: str, reliable: bool, exclusive: bool) -> GrpcProducer:
-        number = producer_id(topic, name, reliable=reliable, exclusive=exclusive)
-        known = self.producers.get(number)
+    async def _attach(self, session: Session, topic: str, name: str, reliable: bool, exclusive: bool) -> GrpcProducer:
+        key = session.principal, producer_id(topic, name, reliable=reliable, exclusive=exclusive)
+        known = self.producers.get(key)
         if known is not None:
             return known
-        attaching = self._attaching.get(number)
+        attaching = self._attaching.get(key)
         if attaching is None:
-            attaching = asyncio.ensure_future(self._open(number, topic, name, reliable, exclusive))
-            self._attaching[number] = attaching
-            attaching.add_done_callback(partial(self._attached, number))
+            attaching = asyncio.ensure_future(self._open(session, key, topic, name, reliable, exclusive))
+            self._attaching[key] = attaching
+            attaching.add_done_callback(partial(self._attached, key))
         return await asyncio.shield(attaching)
 
-    def _attached(self, number: int, attaching: Task[GrpcProducer]) -> None:
-        del self._attaching[number]
+    def _attached(self, key: Key, attaching: Task[GrpcProducer]) -> None:
+        del self._attaching[key]
         if not attaching.cancelled() and attaching.exception() is None:  # of an error, whoever asked has it
             asyncio.get_running_loop().call_later(UNUSED_SECONDS, self._drop_unused, attaching.result())
 
     def _drop_unused(self, producer: GrpcProducer) -> None:
         """Whoever asked may have given up meanwhile."""
-        if not producer.connections and self.producers.get(producer.id) is producer:
-            del self.producers[producer.id]
-            producer.hold.let_go(lost=False)
+        if not producer.connections and self.producers.get(producer.key) is producer:
+            del self.producers[producer.key]
+            producer.handle.close(lost=False)
 
-    async def _open(self, number: int, topic: str, name: str, reliable: bool, exclusive: bool) -> GrpcProducer:
-        ended = partial(self._ended, number)
-        hold = await self._face.service.open_producer(
-            ANONYMOUS, topic, ended, reliable=reliable, create=False, exclusive=exclusive
-        )
-        producer = self.producers[number] = GrpcProducer(number, topic, name, exclusive, hold)
+    async def _open(
+        self, session: Session, key: Key, topic: str, name: str, reliable: bool, exclusive: bool
+    ) -> GrpcProducer:
+        ended = partial(self._ended, key)
+        handle = await session.open_producer(topic, ended, reliable=reliable, create=False, exclusive=exclusive)
+        producer = self.producers[key] = GrpcProducer(key, topic, name, exclusive, handle)
         return producer
 
-    def _ended(self, number: int, error: DanubeError) -> None:
+    def _ended(self, key: Key, error: DanubeError) -> None:
         """The topic is no longer there for it."""
-        producer = self.producers.pop(number, None)
+        producer = self.producers.pop(key, None)
         for connection in () if producer is None else producer.connections:
-            connection.producers.pop(number, None)
+            connection.producers.pop(key[1], None)
 
     def _use(self, producer: GrpcProducer, connection: GrpcConnection) -> None:
         if connection.closed:
@@ -218,14 +196,15 @@ class ProducerService:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def send_message(self, call: Call, request: Any) -> None:
-        identity = request.msg_id
-        producer = self.producers.get(identity.producer_id)
+        identity, connection = request.msg_id, call.connection
+        producer = connection.producers.get(identity.producer_id)
+        if producer is None:
+            producer = self.producers.get((call.session.principal, identity.producer_id))
+            if producer is not None and producer.topic == identity.topic_name:
+                self._use(producer, connection)
         if producer is None or producer.topic != identity.topic_name:
             self._send_to_unknown(call, request)
             return
-        connection = call.connection
-        if producer.id not in connection.producers:
-            self._use(producer, connection)
         self._send(call, request, producer)
 
     def _send(self, call: Call, request: Any, producer: GrpcProducer) -> None:
@@ -255,7 +234,8 @@ class ProducerService:
 
     async def _reattach(self, call: Call, request: Any, reliable: bool, exclusive: bool) -> None:
         try:
-            producer = await self._attach(request.msg_id.topic_name, request.producer_name, reliable, exclusive)
+            topic, name = request.msg_id.topic_name, request.producer_name
+            producer = await self._attach(call.session, topic, name, reliable, exclusive)
         except (TopicNotFound, PartitionMissing, TopicKindDiffers) as error:  # to be made again, or refused then
             call.finish(GrpcStatus.UNAVAILABLE, f"{error}: create the producer again.")
             return
@@ -263,9 +243,9 @@ class ProducerService:
         self._send(call, request, producer)
 
     def publish(self, producer: GrpcProducer, messages: list[Any]) -> Receipt:
-        now = self._face.service.clock.wall()
+        now = self._face.door.clock.wall()
         number = producer.id if producer.exclusive else None
-        return self._face.service.publish(producer.hold, batch_of(messages, producer.name, now, number))
+        return producer.handle.publish(batch_of(messages, producer.name, now, number))
 
 
 def batch_of(messages: list[Any], name: str, now: int, number: int | None = None) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydanube.access.rights import Action
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import FILES, POOL, Messages
 from pydanube.base.errors.root import GrpcStatus
@@ -21,6 +22,7 @@ class ReflectionService:
         self._messages = Messages(f"grpc.reflection.{version}")
 
     def server_reflection_info(self, call: Call, request: Any) -> None:
+        call.session.ask(Action.REFLECTION)
         answer = self._messages.ServerReflectionResponse(valid_host=request.host, original_request=request)
         asked = request.WhichOneof("message_request")
         if asked == "list_services":

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.limits import SECOND
-from pydanube.broker.serving.open_topic import ANONYMOUS
-
-if TYPE_CHECKING:
-    from pydanube.api.grpc.face import GrpcFace
 
 danube = Messages("danube")
 
@@ -18,16 +14,11 @@ danube = Messages("danube")
 class StorageService:
     name = "danube.StorageService"
 
-    def __init__(self, face: GrpcFace) -> None:
-        self._face = face
-
     async def list_segment_descriptors(self, call: Call, request: Any) -> Any:
         """Those that start behind `after_offset`; 0 is from the beginning, with the first one too."""
         name = request.topic if request.topic.startswith("/") else f"/{request.topic}"
-        service = self._face.service
-        topic = service.reliable(await service.open(ANONYMOUS, name))
         answer = danube.ListSegmentDescriptorsResponse()
-        for part in await service.tiers.parts(topic):
+        for part in await call.session.storage.segments(name):
             if part.first > request.after_offset or not request.after_offset:
                 answer.segments.add(
                     segment_id=part.id,

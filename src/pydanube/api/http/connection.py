@@ -15,9 +15,10 @@ from email.utils import formatdate
 from ipaddress import ip_address
 
 from pydanube.api.http.answer import Answer
-from pydanube.api.http.door import Door
+from pydanube.api.http.face import Caller, HttpFace
 from pydanube.api.http.problem import problem
 from pydanube.api.http.router import Router
+from pydanube.api.listening.peer import peer_of
 from pydanube.api.listening.turns import Worker
 from pydanube.base.errors import DanubeError, HttpBusy, HttpHostRefused, HttpOriginRefused, HttpTooSlow
 from pydanube.base.limits import (
@@ -29,6 +30,7 @@ from pydanube.base.limits import (
     HTTP_REQUESTS_MAX,
     SECOND,
 )
+from pydanube.broker.door.session import Session
 from pydanube.wire.http1 import CONTINUE, HttpRequest, RequestReader, response
 
 _PORT = re.compile(r":[0-9]*$", re.ASCII)
@@ -40,21 +42,21 @@ class Web:
     """Shared by all connections of HTTP."""
 
     router: Router
-    door: Door
+    face: HttpFace
     names: frozenset[str] | None  # in small letters, by which pages and programs may call the broker; None: any
     held: int = 0  # bytes of requests in memory
     serving: int = 0  # requests
 
-    async def answer(self, request: HttpRequest) -> Answer:
+    async def answer(self, request: HttpRequest, session: Session) -> Answer:
         try:
             _check_host(request, self.names)
             _check_origin(request)
             if not self.router.is_probe(request):
-                await self.door.turns.begin()
+                await self.face.turns.begin()
             route, fields = self.router.find(request)
             if "topic" in fields:  # two segments of the path; what they say is the name's own to refuse
                 fields["topic"] = f"/{fields.pop('namespace')}/{fields['topic']}"
-            return await route.answer(self.door, fields)
+            return await route.answer(Caller(self.face, session), fields)
         except Exception as error:
             return problem(error)
 
@@ -63,11 +65,12 @@ class HttpConnection(Worker):
     """`receive` takes all its bytes, from the first. With a `refusal` that is the answer to all but probes."""
 
     def __init__(self, web: Web, transport: Transport, refusal: DanubeError | None = None) -> None:
-        super().__init__(web.door.turns)
+        super().__init__(web.face.turns)
         self._refusal = refusal
         self.greeted = False  # it has said what it wants
         self.heard = False  # a whole request, since the doorway looked last
         self._web = web
+        self._session = web.face.session(peer_of(transport))
         self._transport = transport
         self._reader = RequestReader()
         self._loop = asyncio.get_running_loop()
@@ -159,7 +162,7 @@ class HttpConnection(Worker):
         self._serving.add_done_callback(self._served)
 
     async def _answer(self, request: HttpRequest) -> None:
-        answer = await self._web.answer(request)
+        answer = await self._web.answer(request, self._session)
         if self._transport.is_closing():
             return
         keep_alive = request.keep_alive and self._refusal is None
@@ -175,7 +178,7 @@ class HttpConnection(Worker):
 
     def _write(self, answer: Answer, *, keep_alive: bool, body: bool = True) -> None:
         status, content, content_type, headers = answer
-        headers = {"Date": formatdate(self._web.door.clock.wall() / SECOND, usegmt=True), **headers}
+        headers = {"Date": formatdate(self._web.face.clock.wall() / SECOND, usegmt=True), **headers}
         self._transport.write(response(status, content, content_type, headers, keep_alive=keep_alive, body=body))
 
     def _refuse(self, error: DanubeError) -> None:

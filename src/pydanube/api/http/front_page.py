@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from pydanube.api.http.answer import HTML, TEXT, Answer
-from pydanube.api.http.door import Door
+from pydanube.api.http.face import Caller
 from pydanube.wire.objects import Object
 
 BLOCKED_SHOWN_MAX = 20  # the rest is behind a link
@@ -24,8 +24,8 @@ _SECURITY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-i
 _STYLE = "body{font:16px/1.5 sans-serif;max-width:45em;margin:2em auto;padding:0 1em}code{font-size:90%}"
 
 
-async def front_page(door: Door, fields: Object) -> Answer:
-    told, notes = door.describe(), await _notes(door)
+async def front_page(caller: Caller, fields: Object) -> Answer:
+    notes, told = await _notes(caller), caller.face.describe()
     if "html" in fields:
         return Answer(200, _page(told, notes).encode(), HTML, _SECURITY)
     lines = [f"danube {told['version']}, {told['url']}", *notes, ""]
@@ -33,11 +33,11 @@ async def front_page(door: Door, fields: Object) -> Answer:
     return Answer(200, ("\n".join(lines) + "\n").encode(), TEXT, {"Vary": "Accept"})
 
 
-async def _notes(door: Door) -> list[str]:
+async def _notes(caller: Caller) -> list[str]:
     """What does not make a broker unready, and yet needs somebody."""
-    notes = ["Publishing is refused until the disk has room again."] if door.service.room.short else []
-    notes += [f"Failing: {each.name}: {each.failing}" for each in door.service.presence.guards if each.failing]
-    blocked = await door.service.admin.blocked(door.principal)
+    publishing_refused, failing, blocked = await caller.session.attention()
+    notes = ["Publishing is refused until the disk has room again."] if publishing_refused else []
+    notes += [f"Failing: {work}: {why}" for work, why in failing]
     notes += [
         f"Blocked: subscription {name} of {topic}, at offset {at}." for topic, name, at in blocked[:BLOCKED_SHOWN_MAX]
     ]

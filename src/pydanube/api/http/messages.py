@@ -7,8 +7,9 @@ import binascii
 from base64 import b64decode, b64encode
 from typing import Any
 
+from pydanube.access.rights import Action
 from pydanube.api.http.answer import Answer, answer_of
-from pydanube.api.http.door import Door
+from pydanube.api.http.face import Caller
 from pydanube.api.operations.fields import field, number, text
 from pydanube.base.errors import DanubeError, RequestInvalid
 from pydanube.base.keys import check_key
@@ -23,7 +24,7 @@ from pydanube.base.limits import (
     READ_AHEAD_BYTES,
 )
 from pydanube.base.names import parse_topic
-from pydanube.broker.topic.topic import EARLIEST, LATEST
+from pydanube.broker.door.values import EARLIEST, LATEST
 from pydanube.wire.batch import Batch, Codec, Message, build
 from pydanube.wire.objects import Object
 
@@ -34,15 +35,15 @@ _FIELDS = ("key", "key_base64", "value", "value_base64", "attributes", "event_ti
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 
-async def publish(door: Door, fields: Object) -> Answer:
+async def publish(caller: Caller, fields: Object) -> Answer:
     """Answers when all of them are as safe as the topic promises. What failed may be there in part."""
     messages = await _messages_of(fields)
-    topic = text(fields, "topic")
-    record = await door.service.topic(door.principal, topic, create=True)
+    topic, face = text(fields, "topic"), caller.face
+    record = await caller.session.topics.lookup(topic, create=True, action=Action.TOPIC_PUBLISH)
     partitions = record.partitions if parse_topic(topic).partition is None else 0
     places: dict[str, list[int]] = {}
     if any(message["key"] is None for message in messages):
-        door.turn += 1
+        face.turn += 1
     hashed = 0
     for at, message in enumerate(messages):
         hashed += len(message["key"] or b"")
@@ -51,29 +52,29 @@ async def publish(door: Door, fields: Object) -> Answer:
             hashed = 0
         place = topic
         if partitions:
-            in_turn = record.name._replace(partition=door.turn % partitions)
+            in_turn = record.name._replace(partition=face.turn % partitions)
             place = str(in_turn if message["key"] is None else record.partition_of(message["key"]))
         places.setdefault(place, []).append(at)
     answered: list[Object] = [{} for _ in messages]
     for place, rows in places.items():
-        batch = _batch_of([messages[at] for at in rows], door.clock.wall())
-        first, durability = await _publish(door, place, batch, reliable=record.reliable)
+        batch = _batch_of([messages[at] for at in rows], face.clock.wall())
+        first, durability = await _publish(caller, place, batch, reliable=record.reliable)
         for count, at in enumerate(rows):
             answered[at] = {"topic": place, "offset": first + count if record.reliable else None}
     return answer_of(200, {"messages": answered, "durability": durability})
 
 
-async def _publish(door: Door, topic: str, batch: Batch, *, reliable: bool) -> tuple[int, str]:
-    service = door.service
-    producer = await service.open_producer(door.principal, topic, _ended, reliable=reliable)
+async def _publish(caller: Caller, topic: str, batch: Batch, *, reliable: bool) -> tuple[int, str]:
+    account = caller.face.account
+    producer = await caller.session.open_producer(topic, _ended, reliable=reliable)
     try:
-        receipt = service.publish(producer, batch)
-        door.account.add(batch.size)
-        (receipt.written or receipt.confirmed).add_done_callback(lambda _: door.account.remove(batch.size))
+        receipt = producer.publish(batch)
+        account.add(batch.size)
+        (receipt.written or receipt.confirmed).add_done_callback(lambda _: account.remove(batch.size))
         await receipt.confirmed
-        return receipt.offset, producer.open.topic.receipt
+        return receipt.offset, producer.receipt
     finally:
-        producer.let_go(lost=False)
+        producer.close(lost=False)
 
 
 def _ended(error: DanubeError) -> None:
@@ -152,20 +153,20 @@ def _batch_of(messages: list[Object], now: int) -> Batch:
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
-async def peek(door: Door, fields: Object) -> Answer:
+async def peek(caller: Caller, fields: Object) -> Answer:
     """Messages from an offset on, as they are stored; nobody's place changes by it."""
-    service, topic = door.service, text(fields, "topic")
+    face, session, topic = caller.face, caller.session, text(fields, "topic")
     limit, wait = within(fields, "limit", 10, 1, PEEKED_MESSAGES_MAX), wait_of(fields)
-    first, end = await service.bounds(door.principal, topic)
+    first, end = await session.bounds(topic)
     offset = _offset_of(fields.get("offset", EARLIEST), first, end)
     if wait:
-        with door.waits():
-            await service.wait_beyond(door.principal, topic, offset, wait)
-        await door.turns.begin()  # many may have waited for the same message
+        with face.waits():
+            await session.wait_beyond(topic, offset, wait)
+        await face.turns.begin()  # many may have waited for the same message
     found: list[Object] = []
     size, following = 0, offset
     while len(found) < limit and size < PEEKED_BYTES_MAX:
-        batches = await service.read(door.principal, topic, following, READ_AHEAD_BYTES)
+        batches = await session.read(topic, following, READ_AHEAD_BYTES)
         if not batches:
             break
         for batch in batches:
@@ -173,14 +174,16 @@ async def peek(door: Door, fields: Object) -> Answer:
             count = min(batch.last_offset - start + 1, limit - len(found))
             if start > batch.last_offset or count < 1:
                 continue
-            shown, shown_bytes = await _shown_of(door, batch, start - batch.base_offset, count, PEEKED_BYTES_MAX - size)
+            shown, shown_bytes = await _shown_of(
+                caller, batch, start - batch.base_offset, count, PEEKED_BYTES_MAX - size
+            )
             found += shown
             following = found[-1]["offset"] + 1
             size += shown_bytes
             if len(found) >= limit or size >= PEEKED_BYTES_MAX:
                 break
         await asyncio.sleep(0)  # the others of the loop first
-    first, end = await service.bounds(door.principal, topic)
+    first, end = await session.bounds(topic)
     return answer_of(200, {"messages": found, "next": following, "first": first, "end": end})
 
 
@@ -196,13 +199,13 @@ def within(fields: Object, name: str, default: Any, least: int, most: int) -> An
     return found
 
 
-async def _shown_of(door: Door, batch: Batch, first: int, count: int, most: int) -> tuple[list[Object], int]:
+async def _shown_of(caller: Caller, batch: Batch, first: int, count: int, most: int) -> tuple[list[Object], int]:
     """Messages of a batch as they are shown, and the bytes they have: up to the one that makes it `most`.
 
     What is compressed is unpacked beside the loop: a few hundred bytes may become 16 MiB.
     """
     if batch.codec is not Codec.NONE:
-        return await door.service.offload.run(_show, batch, first, count, most)
+        return await caller.face.door.offload.run(_show, batch, first, count, most)
     await asyncio.sleep(0)  # many small batches are much, too
     return _show(batch, first, count, most)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
 from pydanube.api.http.answer import Answer, answer_of
-from pydanube.api.http.door import Door
+from pydanube.api.http.face import Caller
 from pydanube.api.http.messages import MESSAGES_AT_ONCE, shown, wait_of, within
 from pydanube.api.http.router import RAW
 from pydanube.api.operations.fields import field, text
@@ -21,7 +21,7 @@ from pydanube.base.limits import (
     TOPIC_NAME_CHARACTERS_MAX,
 )
 from pydanube.broker.door.leasing import Lease, Received
-from pydanube.broker.subscription.delivery import Delivery
+from pydanube.broker.door.values import Delivery
 from pydanube.wire.batch import Codec, Message
 from pydanube.wire.objects import Object
 
@@ -35,16 +35,16 @@ class _Leased(NamedTuple):
     message: Message
 
 
-async def receive(door: Door, fields: Object) -> Answer:
+async def receive(caller: Caller, fields: Object) -> Answer:
     raw = "raw_answer" in fields
     limit = within(fields, "limit", 1 if raw else RECEIVED_DEFAULT, 1, 1 if raw else LEASES_AT_ONCE_MAX)
     wait, lease_seconds = wait_of(fields), within(fields, "lease_seconds", None, 1, LEASE_SECONDS_MAX)
     consumer = text(fields, "consumer", "")
     if len(consumer) > TOPIC_NAME_CHARACTERS_MAX:
         raise RequestInvalid(f"consumer has {len(consumer)} characters; the maximum is {TOPIC_NAME_CHARACTERS_MAX}")
-    with door.waits():
-        parts = await door.leasing.receive(
-            door.principal,
+    leasing = caller.session.leases
+    with caller.face.waits():
+        parts = await leasing.receive(
             text(fields, "topic"),
             text(fields, "subscription"),
             consumer=consumer,
@@ -54,20 +54,21 @@ async def receive(door: Door, fields: Object) -> Answer:
         )
     leases = [lease for part in parts for lease in part.leases]
     try:
-        await door.turns.begin()  # many may have waited for the same messages
-        found = await _messages_of(door, parts)
-        answer = await _as_bytes(found) if raw else await _as_json(door, found)
+        await caller.face.turns.begin()  # many may have waited for the same messages
+        found = await _messages_of(caller, parts)
+        answer = await _as_bytes(found) if raw else await _as_json(caller, found)
     except BaseException:
-        door.leasing.release(leases)
+        leasing.release(leases)
         raise
     taken = {each.lease for each in found}
-    door.leasing.release([lease for lease in leases if lease not in taken])
+    leasing.release([lease for lease in leases if lease not in taken])
     return answer
 
 
-async def _messages_of(door: Door, parts: Sequence[Received]) -> list[_Leased]:
+async def _messages_of(caller: Caller, parts: Sequence[Received]) -> list[_Leased]:
     """Until the answer is large enough. What is heavy to unpack is unpacked beside the loop."""
     found: list[_Leased] = []
+    leasing, offload = caller.session.leases, caller.face.door.offload
     size = 0
     for topic, delivery, leases in parts:
         if size >= RECEIVED_BYTES_MAX:
@@ -75,12 +76,12 @@ async def _messages_of(door: Door, parts: Sequence[Received]) -> list[_Leased]:
         batch = delivery.batch
         heavy = batch.codec is not Codec.NONE or batch.size > DECODED_BYTES or batch.count > MESSAGES_AT_ONCE
         try:
-            messages = await door.service.offload.run(_cut, delivery) if heavy else _cut(delivery)
+            messages = await offload.run(_cut, delivery) if heavy else _cut(delivery)
         except (BatchInvalid, BatchDamaged) as error:  # not what its producer said it is: others must not wait for it
-            door.leasing.fail(leases, str(error))
+            leasing.fail(leases, str(error))
             continue
         for lease, message in zip(leases, messages, strict=True):
-            if door.leasing.is_open(lease) and size < RECEIVED_BYTES_MAX:
+            if leasing.is_open(lease) and size < RECEIVED_BYTES_MAX:
                 found.append(_Leased(lease, str(topic), message))
                 size += len(message.payload or b"") + len(message.key or b"")
     return found
@@ -90,8 +91,8 @@ def _cut(delivery: Delivery) -> list[Message]:
     return list(delivery.cut().messages())
 
 
-async def _as_json(door: Door, found: Sequence[_Leased]) -> Answer:
-    return await door.service.offload.run(_json_of, found) if len(found) > 1 else _json_of(found)
+async def _as_json(caller: Caller, found: Sequence[_Leased]) -> Answer:
+    return await caller.face.door.offload.run(_json_of, found) if len(found) > 1 else _json_of(found)
 
 
 def _json_of(found: Sequence[_Leased]) -> Answer:
@@ -123,21 +124,22 @@ async def _as_bytes(found: Sequence[_Leased]) -> Answer:
 # -- what becomes of them ----------------------------------------------------------------------------------------------
 
 
-async def ack(door: Door, fields: Object) -> Answer:
+async def ack(caller: Caller, fields: Object) -> Answer:
     leases = _leases_of(fields)
-    ended = await door.leasing.ack(door.principal, text(fields, "topic"), text(fields, "subscription"), leases)
+    ended = await caller.session.leases.ack(text(fields, "topic"), text(fields, "subscription"), leases)
     return answer_of(200, {"acked": len(leases) - len(ended), "ended": ended})
 
 
-async def nack(door: Door, fields: Object) -> Answer:
+async def nack(caller: Caller, fields: Object) -> Answer:
     leases, delay = _leases_of(fields), within(fields, "delay_seconds", 0, 0, LEASE_SECONDS_MAX)
-    ended = door.leasing.nack(text(fields, "topic"), leases, delay, text(fields, "reason", ""))
+    named, reason = (text(fields, "topic"), text(fields, "subscription")), text(fields, "reason", "")
+    ended = caller.session.leases.nack(*named, leases, delay, reason)
     return answer_of(200, {"nacked": len(leases) - len(ended), "ended": ended})
 
 
-async def extend(door: Door, fields: Object) -> Answer:
+async def extend(caller: Caller, fields: Object) -> Answer:
     leases, seconds = _leases_of(fields), within(fields, "lease_seconds", ..., 1, LEASE_SECONDS_MAX)
-    ended = door.leasing.extend(text(fields, "topic"), leases, seconds)
+    ended = caller.session.leases.extend(text(fields, "topic"), text(fields, "subscription"), leases, seconds)
     return answer_of(200, {"extended": len(leases) - len(ended), "ended": ended})
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from pydanube.access.rights import Action
 from pydanube.api.http.answer import HTML, TEXT, Answer, answer_of
-from pydanube.api.http.door import Door
+from pydanube.api.http.face import Caller
 from pydanube.api.http.front_page import front_page
 from pydanube.api.http.messages import peek, publish
 from pydanube.api.http.openapi import describe
@@ -26,7 +27,7 @@ NAMESPACE = f"{API}/namespaces/{{namespace}}"
 TOPIC = f"{API}/topics/{{namespace}}/{{topic}}"
 SUBSCRIPTION = f"{TOPIC}/subscriptions/{{subscription}}"
 PIPELINE = f"{API}/pipelines/{{pipeline}}"
-Handler = Callable[[Door, Object], Awaitable[Answer]]
+Handler = Callable[[Caller, Object], Awaitable[Answer]]
 
 _LIMIT = {"limit": Field("number", "maximum number, 1 to 500")}
 _PAGE = {"after": Field("text", "only names after this one"), **_LIMIT}
@@ -39,8 +40,8 @@ _PLACE = "`earliest`, `latest`, an offset, or {time: microseconds since 1970}"
 def _verb(name: str, status: int = 200) -> Handler:
     """As a verb: its fields are those of the request, and a topic has its whole name."""
 
-    async def answer(door: Door, fields: Object) -> Answer:
-        found = await VERBS[name](door, fields)
+    async def answer(caller: Caller, fields: Object) -> Answer:
+        found = await VERBS[name](caller.session, fields)
         return Answer(status, b"") if status == 204 else answer_of(status, found)
 
     return answer
@@ -61,42 +62,44 @@ def _route(
     return Route(method, template, operation, summary, handler, status, query=query or {}, body=body or {})
 
 
-async def _namespace(door: Door, fields: Object) -> Answer:
-    found = await VERBS["namespace.policies"](door, {"namespace": fields["namespace"]})
+async def _namespace(caller: Caller, fields: Object) -> Answer:
+    found = await VERBS["namespace.policies"](caller.session, {"namespace": fields["namespace"]})
     return answer_of(200, {"namespace": fields["namespace"], **found})
 
 
-async def _lookup(door: Door, fields: Object) -> Answer:
-    found = await VERBS["topic"](door, fields)
-    return answer_of(200, {"topic": found["topic"], "partitions": found["partitions"], **door.describe()})
+async def _lookup(caller: Caller, fields: Object) -> Answer:
+    found = await VERBS["topic"](caller.session, fields)
+    return answer_of(200, {"topic": found["topic"], "partitions": found["partitions"], **caller.face.describe()})
 
 
-async def _broker(door: Door, fields: Object) -> Answer:
-    return answer_of(200, door.describe())
+async def _broker(caller: Caller, fields: Object) -> Answer:
+    caller.session.ask(Action.STATUS)
+    return answer_of(200, caller.face.describe())
 
 
-async def _config(door: Door, fields: Object) -> Answer:
-    return answer_of(200, door.config())
+async def _config(caller: Caller, fields: Object) -> Answer:
+    caller.session.ask(Action.CONFIG)
+    return answer_of(200, caller.face.config())
 
 
-async def _metrics(door: Door, fields: Object) -> Answer:
-    return Answer(200, await door.metrics(), PROMETHEUS)
+async def _metrics(caller: Caller, fields: Object) -> Answer:
+    caller.session.ask(Action.METRICS)
+    return Answer(200, await caller.face.metrics(), PROMETHEUS)
 
 
-async def _errors(door: Door, fields: Object) -> Answer:
+async def _errors(caller: Caller, fields: Object) -> Answer:
+    caller.session.ask(Action.REFLECTION)
     return Answer(200, errors_html().encode(), HTML)
 
 
-def _says(text: str) -> Handler:
-    async def answer(door: Door, fields: Object) -> Answer:
-        return Answer(200, text.encode(), TEXT)
-
-    return answer
+async def _alive(caller: Caller, fields: Object) -> Answer:
+    caller.session.ask(Action.HEALTH)
+    return Answer(200, b"ok\n", TEXT)
 
 
-async def _ready(door: Door, fields: Object) -> Answer:
+async def _ready(caller: Caller, fields: Object) -> Answer:
     """Also when the disk is nearly full: those who acknowledge must find the broker, for they make room."""
-    refused = "; publishing is refused until the disk has room again" if door.service.room.short else ""
+    refused = "; publishing is refused until the disk has room again" if caller.session.publishing_refused() else ""
     return Answer(200, f"ready{refused}\n".encode(), TEXT)
 
 
@@ -109,7 +112,7 @@ _OF_THE_BROKER = [
         "/healthz",
         "healthz",
         "Liveness: whether the process is running",
-        _says("ok\n"),
+        _alive,
         content_type=TEXT,
         probe=True,
     ),
@@ -399,8 +402,8 @@ _OF_STORAGE = [
 
 
 def _ordered(order: str) -> Handler:
-    async def answer(door: Door, fields: Object) -> Answer:
-        return answer_of(200, await NATIVE_VERBS["pipeline.order"](door, {**fields, "order": order}))
+    async def answer(caller: Caller, fields: Object) -> Answer:
+        return answer_of(200, await NATIVE_VERBS["pipeline.order"](caller.session, {**fields, "order": order}))
 
     return answer
 
@@ -435,7 +438,8 @@ def make_router() -> Router:
     routes = [*_OF_THE_BROKER, *_OF_NAMESPACES, *_OF_TOPICS, *_OF_SUBSCRIPTIONS, *_OF_LEASES, *_OF_STORAGE]
     routes += _OF_PIPELINES
 
-    async def openapi(door: Door, fields: Object) -> Answer:
+    async def openapi(caller: Caller, fields: Object) -> Answer:
+        caller.session.ask(Action.REFLECTION)
         return description
 
     routes.append(Route("GET", f"{API}/openapi.json", "openapi", "This description", openapi))

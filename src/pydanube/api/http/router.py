@@ -35,7 +35,7 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`answer` takes the door and the fields. `operation` is its name in the description."""
+    """`answer` takes the caller and the fields. `operation` is its name in the description."""
 
     method: str
     template: str  # /api/v1/topics/{namespace}/{topic}

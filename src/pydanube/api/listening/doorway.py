@@ -67,8 +67,8 @@ class Doorway(asyncio.Protocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._transport: Transport
-        self._number = next(listener.service.presence.numbers)
-        self._since = listener.service.clock.wall()
+        self._number = next(listener.door.presence.numbers)
+        self._since = listener.door.clock.wall()
         self._first = b""
         self._speak: Callable[[bytes], None] = self._sniff  # what takes its first bytes, in TLS or without
         self._receive: Callable[[bytes], None] = self._speak if listener.certificate is None else self._sniff_tls
@@ -225,7 +225,7 @@ class Doorway(asyncio.Protocol):
         listener = self._listener
         assert listener.certificate is not None
         try:
-            context, turns = listener.certificate.context, listener.web.door.turns
+            context, turns = listener.certificate.context, listener.web.face.turns
             self._transport = await secure(self._transport, self, context, hello, listener.handshakes, turns)
         except OSError as error:
             log.debug("a TLS handshake failed: %s", error)
@@ -250,7 +250,7 @@ class Doorway(asyncio.Protocol):
         if first.startswith(PREFACE) and self._listener.serves_data:
             listener = self._listener
             self._native = NativeConnection(
-                listener.service, self._transport, listener.welcome, listener.unfinished, listener.web.door.turns
+                listener.door, self._transport, listener.welcome, listener.unfinished, listener.web.face.turns
             )
             self._receive, self._first = self._native_bytes, b""
             self._native_bytes(first)

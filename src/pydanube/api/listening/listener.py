@@ -20,7 +20,7 @@ from pydanube.base.addresses import HostPort
 from pydanube.base.errors import TopicClosed
 from pydanube.base.limits import (
     ACCEPTED_AT_ONCE,
-    CERTIFICATE_LOOK_SECONDS,
+    CERTIFICATE_CHECK_SECONDS,
     CONNECTIONS_GREETING_MAX,
     CONNECTIONS_LINGERING_MAX,
     CONNECTIONS_MAX,
@@ -31,8 +31,8 @@ from pydanube.base.limits import (
     SEND_BUFFERS_BYTES_MAX,
     SWEEP_CONNECTIONS,
 )
+from pydanube.broker.door.door import Door
 from pydanube.broker.door.presence import Connection
-from pydanube.broker.door.service import Service
 from pydanube.wire.commands import Welcome
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Listener:
 
     def __init__(
         self,
-        service: Service,
+        door: Door,
         web: Web,
         grpc: GrpcEntrance,
         broker: str,
@@ -55,8 +55,8 @@ class Listener:
         connections_max: int = CONNECTIONS_MAX,
         keepalive_seconds: int = KEEPALIVE_SECONDS,
     ) -> None:
-        self.service = service
-        service.presence.listed.append(self._listed)
+        self.door = door
+        door.presence.listed.append(self._listed)
         self.web = web
         self.grpc = grpc
         self.serves_data = serves_data  # else only what manages the broker
@@ -191,5 +191,5 @@ class Listener:
 
     def _watch(self, certificate: Certificate) -> None:
         loop = asyncio.get_running_loop()
-        self._timers["certificate"] = loop.call_later(CERTIFICATE_LOOK_SECONDS, self._watch, certificate)
+        self._timers["certificate"] = loop.call_later(CERTIFICATE_CHECK_SECONDS, self._watch, certificate)
         certificate.refresh()

@@ -1,4 +1,4 @@
-"""The producers and consumers of a connection: each a number on the wire and a hold in the service."""
+"""The producers and consumers of a connection: each a number on the wire, and a handle from the session."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import ACK_RANGES_MAX, MIB
-from pydanube.broker.serving.open_topic import ConsumerHold, Producer
-from pydanube.broker.subscription.delivery import Delivery, Timing
-from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.topic import Receipt
+from pydanube.broker.door.values import ConsumerHandle, Delivery, ProducerHandle, Receipt
 from pydanube.wire.batch import Batch, Codec
 from pydanube.wire.commands import Ack, AckTimeout, Error, Limit, Nack, Range, Recall, Reset, Taken, encode_deliver
 from pydanube.wire.commands import Receipt as Durability
@@ -33,12 +30,12 @@ class ProducerChannel:
         self.ended = False  # by the broker: nothing more is said on it
         self.durability = (Durability.NONE, 0)
         self._connection = connection
-        self._producer: Producer | None = None  # set once the topic has it
+        self._producer: ProducerHandle | None = None  # set once the topic has it
 
-    def begin(self, producer: Producer) -> None:
+    def begin(self, producer: ProducerHandle) -> None:
         self._producer = producer
-        producer.tell_limit = self.limited
-        kind, _, copies = producer.open.topic.receipt.partition(":")
+        producer.on_limit = self.limited
+        kind, _, copies = producer.receipt.partition(":")
         self.durability = (_DURABILITIES.get(kind, Durability.REPLICATED), int(copies or (kind != "none")))
 
     def limited(self, message_bytes_max: int | None) -> None:
@@ -50,7 +47,7 @@ class ProducerChannel:
 
     def publish(self, batch: Batch) -> Receipt:
         assert self._producer is not None
-        return self._connection.service.publish(self._producer, batch)
+        return self._producer.publish(batch)
 
     def close(self, *, crashed: bool) -> None:
         self._let_go(lost=crashed)
@@ -61,7 +58,7 @@ class ProducerChannel:
 
     def _let_go(self, *, lost: bool) -> None:
         if self._producer is not None:
-            self._producer.let_go(lost=lost)
+            self._producer.close(lost=lost)
             self._producer = None
 
 
@@ -71,7 +68,7 @@ class ConsumerChannel:
     def __init__(self, connection: NativeConnection, number: int) -> None:
         self.number = number
         self.ended = False  # by the broker: nothing more is said on it
-        self.hold: ConsumerHold | None = None  # set once the subscription has it
+        self.handle: ConsumerHandle | None = None  # set once the subscription has it
         self._connection = connection
         self._credit = 0  # permits of the client that were not passed on yet
         self._ahead = 0  # permits passed on, for which nothing came yet
@@ -81,13 +78,12 @@ class ConsumerChannel:
     @property
     def unsettled(self) -> bool:
         """What it did before is still being sorted out, some of it in each turn of the loop: it leaves afterwards."""
-        host = None if self.hold is None else self.hold.host
-        return isinstance(host, SubscriptionHost) and host.unsettled
+        return self.handle is not None and self.handle.unsettled
 
-    def begin(self, hold: ConsumerHold) -> None:
-        self.hold = hold
-        if hold.consumer.timing is Timing.TAKEN:
-            hold.consumer.tell_timeout = self.timed
+    def begin(self, handle: ConsumerHandle) -> None:
+        self.handle = handle
+        if handle.says_taken:
+            handle.on_timeout(self.timed)
 
     # -- the sink ------------------------------------------------------------------------------------------------------
 
@@ -111,7 +107,7 @@ class ConsumerChannel:
 
     def recall(self, generation: int, ranges: Sequence[Range]) -> None:
         """Only who says what was taken knows what to do with it."""
-        if self.hold is None or self.hold.consumer.timing is not Timing.TAKEN:
+        if self.handle is None or not self.handle.says_taken:
             return
         for at in range(0, len(ranges), ACK_RANGES_MAX):
             self._connection.send(Recall(self.number, generation, list(ranges[at : at + ACK_RANGES_MAX])).encode())
@@ -123,11 +119,11 @@ class ConsumerChannel:
     def hindered(self, error: DanubeError | None) -> None:
         if error is not None:
             self._connection.send(Error.of(error, self.number).encode())
-        elif self.hold is not None and isinstance(self.hold.host, SubscriptionHost):
-            self.reset(self.hold.host.known.cursor.generation)
+        elif self.handle is not None and self.handle.reliable:
+            self.reset(self.handle.generation)
 
     def closed(self, error: DanubeError) -> None:
-        self.hold = None
+        self.handle = None
         self._connection.end(self, error)
 
     # -- the client ----------------------------------------------------------------------------------------------------
@@ -139,8 +135,8 @@ class ConsumerChannel:
         self.top_up()
 
     def top_up(self) -> None:
-        hold = self.hold
-        if hold is None or not self._connection.writable:
+        handle = self.handle
+        if handle is None or not self._connection.writable:
             return
         size = BYTES_AT_ONCE if self._room is None else min(BYTES_AT_ONCE, self._room)
         if size <= 0:
@@ -150,36 +146,34 @@ class ConsumerChannel:
         if more > 0 and (more == self._credit or 2 * self._ahead <= most):
             self._credit -= more
             self._ahead += more
-            hold.host.grant(hold.consumer.id, more)
+            handle.grant(more)
 
     def hold_back(self) -> None:
         """The socket or the client takes no more: what was not used yet of the permits is kept until it does."""
-        hold = self.hold
-        if hold is not None and isinstance(hold.host, SubscriptionHost):
-            taken = hold.host.withdraw(hold.consumer.id)
+        if self.handle is not None:
+            taken = self.handle.withdraw()
             self._ahead -= taken
             self._credit += taken
 
     def ack(self, ack: Ack) -> Future[None]:
-        assert self.hold is not None
+        assert self.handle is not None
         if ack.cumulative:
-            return self.hold.host.ack_through(ack.generation, ack.ranges[0][1])
-        return self.hold.host.ack(ack.generation, ack.ranges)
+            return self.handle.ack_through(ack.generation, ack.ranges[0][1])
+        return self.handle.ack(ack.generation, ack.ranges)
 
     def nack(self, nack: Nack) -> None:
-        assert self.hold is not None
-        self.hold.host.nack(self.hold.consumer.id, nack.generation, nack.ranges, nack.delay, nack.reason)
+        assert self.handle is not None
+        self.handle.nack(nack.generation, nack.ranges, nack.delay, nack.reason)
 
     def taken(self, taken: Taken) -> None:
-        hold = self.hold
-        if hold is not None and isinstance(hold.host, SubscriptionHost):
-            hold.host.taken(hold.consumer.id, taken.generation, taken.ranges)
+        if self.handle is not None:
+            self.handle.taken(taken.generation, taken.ranges)
 
     def lost(self) -> None:
         """With its connection. A broken network says nothing of the messages, so none of them counts as failed."""
         self.close(crashed=False)
 
     def close(self, *, crashed: bool) -> None:
-        if self.hold is not None:
-            self._connection.service.close_consumer(self.hold, crashed=crashed)
-            self.hold = None
+        if self.handle is not None:
+            self.handle.close(crashed=crashed)
+            self.handle = None

@@ -1,4 +1,4 @@
-"""One native connection: frames in, calls of the service, frames out. Decides nothing but whom an answer is for.
+"""One native connection: frames in, calls of its session, frames out. Decides nothing but whom an answer is for.
 
 Owned by the broker's loop. What it holds for a slow reader is bounded: a consumer is given more only while the socket
 takes it.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from pydanube.access.principals import ANONYMOUS
 from pydanube.api.listening.buffers import coalesced
 from pydanube.api.listening.peer import peer_of
 from pydanube.api.listening.turns import Turns, Worker
@@ -38,10 +39,9 @@ from pydanube.base.limits import (
     REQUESTS_AT_ONCE_MAX,
     TURN_SECONDS,
 )
-from pydanube.broker.door.service import Service
-from pydanube.broker.limits.intake import Account
-from pydanube.broker.serving.open_topic import Principal
-from pydanube.broker.topic.topic import Receipt
+from pydanube.broker.door.door import Door
+from pydanube.broker.door.session import Origin
+from pydanube.broker.door.values import Receipt
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import (
     NO_OFFSET,
@@ -76,11 +76,10 @@ class NativeConnection(Worker):
     """Made when the preface has come; `receive` takes all bytes from it on."""
 
     def __init__(
-        self, service: Service, transport: Transport, welcome: Welcome, unfinished: Unfinished, turns: Turns
+        self, door: Door, transport: Transport, welcome: Welcome, unfinished: Unfinished, turns: Turns
     ) -> None:
         super().__init__(turns)
-        self.service = service
-        self.principal = Principal(address=peer_of(transport))
+        self.session = door.session(ANONYMOUS, Origin("native", peer_of(transport)))
         self.client = ""  # what it calls itself
         self.channels: dict[int, AnyChannel] = {}
         self._opening: dict[int, bool] = {}  # channels whose opening is asked for; whether they are still wanted
@@ -104,7 +103,8 @@ class NativeConnection(Worker):
         self._tasks: dict[Task[None], None] = {}
         self._watch: Future[None] | None = None  # of the request that waits for changes of topics
         self._leaving: deque[AnyChannel] = deque()  # once the connection is gone
-        self._account = Account(service.intake)  # of what it publishes and is not confirmed yet
+        self._clock = door.clock
+        self._account = door.account()  # of what it publishes and is not confirmed yet
         self._greeted = False
         self._closed = False
 
@@ -296,7 +296,7 @@ class NativeConnection(Worker):
         self._greeted = True
         self.client = hello.client[:CLIENT_CHARACTERS_MAX]
         self._reader.welcome()
-        self.send(self._welcome._replace(time=max(0, self.service.clock.wall())).encode())
+        self.send(self._welcome._replace(time=max(0, self._clock.wall())).encode())
 
     def _ping(self, ping: Ping) -> None:
         self.send(Pong(ping.request).encode())

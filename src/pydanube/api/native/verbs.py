@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pydanube.api.native.channels import ConsumerChannel, ProducerChannel
 from pydanube.api.operations.backups import VERBS as BACKUP_VERBS
-from pydanube.api.operations.backups import backups_of
 from pydanube.api.operations.direct import VERBS as DIRECT_VERBS
 from pydanube.api.operations.fields import check_offset, field, flag, kind_of, number, options_of, place, text
 from pydanube.api.operations.pipelines import NATIVE_VERBS as PIPELINE_VERBS
 from pydanube.api.operations.sinks import VERBS as SINK_VERBS
 from pydanube.api.operations.storage import VERBS as PLAIN_VERBS
 from pydanube.api.operations.verbs import Verb as PlainVerb
-from pydanube.base.errors import ChannelInvalid, ConsumerBusy, RequestInvalid, SubscriptionInUse
+from pydanube.base.errors import ChannelInvalid, RequestInvalid
 from pydanube.base.limits import READ_AHEAD_BYTES, TOPIC_WATCH_NAMESPACES_MAX, TOPIC_WATCH_SECONDS_MAX
-from pydanube.broker.subscription.delivery import Timing
-from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.door.values import ConsumerHandle, Timing
 from pydanube.topic.dedup import Renewal
 from pydanube.wire.batch import build
 from pydanube.wire.commands import encode_batches
@@ -34,7 +31,7 @@ Verb = Callable[["NativeConnection", Object, int], Awaitable[Object | None]]
 
 def _plain(verb: PlainVerb) -> Verb:
     async def answer(connection: NativeConnection, fields: Object, request: int) -> Object:
-        return await verb(connection, fields)
+        return await verb(connection.session, fields)
 
     return answer
 
@@ -71,11 +68,11 @@ def _renewal(fields: Object) -> Renewal | None:
     return renewal
 
 
-def _consumer(connection: NativeConnection, fields: Object) -> ConsumerChannel:
+def _consumer(connection: NativeConnection, fields: Object) -> ConsumerHandle:
     channel = connection.channels.get(channel_number(fields))
-    if not isinstance(channel, ConsumerChannel) or channel.hold is None:
+    if not isinstance(channel, ConsumerChannel) or channel.handle is None:
         raise ChannelInvalid(f"channel {fields['channel']} is not a consumer")
-    return channel
+    return channel.handle
 
 
 # -- producers and consumers -------------------------------------------------------------------------------------------
@@ -85,8 +82,7 @@ def _consumer(connection: NativeConnection, fields: Object) -> ConsumerChannel:
 async def open_producer(connection: NativeConnection, fields: Object, request: int) -> Object:
     with connection.opening(channel_number(fields)):
         channel = ProducerChannel(connection, channel_number(fields))
-        producer = await connection.service.open_producer(
-            connection.principal,
+        producer = await connection.session.open_producer(
             text(fields, "topic"),
             channel.closed,
             name=text(fields, "name", None),
@@ -99,17 +95,17 @@ async def open_producer(connection: NativeConnection, fields: Object, request: i
         )
         channel.begin(producer)
         connection.add(channel)
-    session, name = producer.session, producer.open.name
+    number, epoch, next_sequence = producer.session
     return {
-        "topic": str(name),
-        "partition": name.partition,
-        "producer_id": session.producer if session is not None else 0,
-        "epoch": session.epoch if session is not None else 0,
-        "next_sequence": session.next_sequence if session is not None else 0,
-        "reliable": producer.open.record.reliable,
-        "durability": producer.open.topic.receipt,
-        "message_bytes_max": producer.open.policies.message_bytes_max,
-        "resume": producer.open.mark(),
+        "topic": str(producer.topic),
+        "partition": producer.topic.partition,
+        "producer_id": number,
+        "epoch": epoch,
+        "next_sequence": next_sequence,
+        "reliable": producer.reliable,
+        "durability": producer.receipt,
+        "message_bytes_max": producer.message_bytes_max,
+        "resume": producer.mark,
     }
 
 
@@ -120,9 +116,7 @@ async def open_consumer(connection: NativeConnection, fields: Object, request: i
         raise RequestInvalid("filters must be strings")
     with connection.opening(channel_number(fields)):
         channel = ConsumerChannel(connection, channel_number(fields))
-        opening = partial(
-            connection.service.open_consumer,
-            connection.principal,
+        handle = await connection.session.open_consumer(
             text(fields, "topic"),
             text(fields, "subscription"),
             kind_of(fields),
@@ -135,37 +129,19 @@ async def open_consumer(connection: NativeConnection, fields: Object, request: i
             resume=text(fields, "resume", None),
             options=options_of(fields),
             timing=Timing.TAKEN if flag(fields, "says_taken", False) else Timing.DELIVERED,
+            takes_over=flag(fields, "takes_over", False),
         )
-        try:
-            hold = await opening()
-        except ConsumerBusy:  # by now it is known that the caller may be here
-            if not flag(fields, "takes_over", False) or not _take_over(connection, fields):
-                raise
-            hold = await opening()
-        channel.begin(hold)
+        channel.begin(handle)
         connection.add(channel)
     channel.top_up()
-    answer = {"consumer": hold.consumer.id, "resume": hold.open.mark(hold.host)}
-    if isinstance(hold.host, SubscriptionHost):
-        cursor, timeout = hold.host.known.cursor, hold.host.engine.policy.ack_timeout
-        answer |= {"generation": cursor.generation, "floor": cursor.floor}
-        return {**answer, "reliable": True, "ack_timeout": timeout}
-    return {"generation": 0, "floor": 0, "reliable": False, **answer}
-
-
-def _take_over(connection: NativeConnection, fields: Object) -> bool:
-    """Whether whoever holds the subscription has the caller's own name, and has let go: its connection may be half
-    open, and only the caller knows that nobody is at the other end.
-    """
-    name = text(fields, "name", "")
-    host = connection.service.subscription(connection.principal, text(fields, "topic"), text(fields, "subscription"))
-    found = [] if host is None else [each for each in host.consumers.values() if each.name == name]
-    for each in found if name else ():
-        if isinstance(each.sink, ConsumerChannel) and (hold := each.sink.hold) is not None:
-            connection.service.close_consumer(hold, crashed=True)
-            each.sink.closed(SubscriptionInUse(f"{text(fields, 'subscription')!r} was taken over by {name}"))
-            return True
-    return False
+    answer = {
+        "consumer": handle.id,
+        "generation": handle.generation,
+        "floor": handle.floor,
+        "reliable": handle.reliable,
+        "resume": handle.mark,
+    }
+    return {**answer, "ack_timeout": handle.ack_timeout} if handle.reliable else answer
 
 
 @verb("close")
@@ -180,27 +156,22 @@ async def close(connection: NativeConnection, fields: Object, request: int) -> O
 
 @verb("seek")
 async def seek(connection: NativeConnection, fields: Object, request: int) -> Object:
-    channel = _consumer(connection, fields)
-    assert channel.hold is not None
+    consumer = _consumer(connection, fields)
     offset, time = number(fields, "offset", None), number(fields, "time", None)
     if offset is not None:
         check_offset("offset", offset)
-    return {"generation": await connection.service.seek(channel.hold, offset=offset, time=time)}
+    return {"generation": await consumer.seek(offset=offset, time=time)}
 
 
 @verb("pause")
 async def pause(connection: NativeConnection, fields: Object, request: int) -> Object:
-    channel = _consumer(connection, fields)
-    assert channel.hold is not None
-    connection.service.pause(channel.hold)
+    _consumer(connection, fields).pause()
     return {}
 
 
 @verb("resume")
 async def resume(connection: NativeConnection, fields: Object, request: int) -> Object:
-    channel = _consumer(connection, fields)
-    assert channel.hold is not None
-    connection.service.resume(channel.hold)
+    _consumer(connection, fields).resume()
     return {}
 
 
@@ -214,7 +185,7 @@ async def watch_topics(connection: NativeConnection, fields: Object, request: in
     if named is not None and (len(named) > TOPIC_WATCH_NAMESPACES_MAX or not all(type(each) is str for each in named)):
         raise RequestInvalid(f"namespaces must be at most {TOPIC_WATCH_NAMESPACES_MAX} names")
     seconds = max(0.0, min(number(fields, "milliseconds", 0) / 1_000, TOPIC_WATCH_SECONDS_MAX))
-    found = await connection.service.topic_changes.after(
+    found = await connection.session.topics.watch(
         None if named is None else frozenset(named),
         number(fields, "revision", None),
         seconds,
@@ -231,15 +202,13 @@ async def read(connection: NativeConnection, fields: Object, request: int) -> Ob
     """With `resume`, the id of the topic that it began with, only the very same will do."""
     topic, offset, mark = text(fields, "topic"), number(fields, "offset"), text(fields, "resume", None)
     bytes_max = number(fields, "bytes_max", READ_AHEAD_BYTES)
-    if mark is not None:
-        (await connection.service.open(connection.principal, topic)).check_mark(mark)
     async with connection.reading:
         await connection.room()
-        batches = await connection.service.read(connection.principal, topic, offset, bytes_max)
+        batches = await connection.session.read(topic, offset, bytes_max, resume=mark)
         if batches and request:
             connection.send(encode_batches(request, [batch.parts() for batch in batches]))
             return None
-    first, end = await connection.service.bounds(connection.principal, topic)
+    first, end = await connection.session.bounds(topic)
     return {"first": first, "end": end}
 
 
@@ -249,7 +218,7 @@ async def read_backup(connection: NativeConnection, fields: Object, request: int
     async with connection.reading:
         await connection.room()
         name, offset, length = text(fields, "name"), number(fields, "offset"), number(fields, "length")
-        data = await backups_of(connection).read(number(fields, "backup"), name, offset, length)
+        data = await connection.session.backups.read(number(fields, "backup"), name, offset, length)
         if request:
             connection.send(encode_batches(request, [build([data], publish_time=0).parts()]))
             return None
@@ -262,7 +231,7 @@ async def sizes(connection: NativeConnection, fields: Object, request: int) -> O
     topic, offset = text(fields, "topic"), number(fields, "offset")
     bytes_max = number(fields, "bytes_max", READ_AHEAD_BYTES)
     async with connection.reading:
-        batches = await connection.service.read(connection.principal, topic, offset, bytes_max)
+        batches = await connection.session.read(topic, offset, bytes_max)
     found = batches[:SIZES_MAX]
     return {
         "batches": [[each.base_offset, each.count, each.unpacked_bytes, each.append_time] for each in found],

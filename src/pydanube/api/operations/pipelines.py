@@ -10,8 +10,8 @@ import re
 from typing import Any
 
 from pydanube.api.operations.fields import field, flag, number, text
-from pydanube.api.operations.verbs import VERBS, Caller, Verb, limit_of, page, verb
-from pydanube.base.errors import PipelineLimitReached, PipelineNotFound, RequestInvalid
+from pydanube.api.operations.verbs import VERBS, Verb, limit_of, page, verb
+from pydanube.base.errors import RequestInvalid
 from pydanube.base.limits import (
     PIPELINE_CAUSE_CHARACTERS_MAX,
     PIPELINE_INFO_BYTES_MAX,
@@ -20,17 +20,15 @@ from pydanube.base.limits import (
     PIPELINE_NUMBERS_MAX,
     PIPELINE_RECORD_PAGES,
     PIPELINE_RUN_CHARACTERS_MAX,
-    PIPELINES_MAX,
 )
 from pydanube.base.names import check_pipeline
-from pydanube.broker.directory.notes import Notes
-from pydanube.broker.door.pipelines import REPORTED, Line, Order, Pipeline, Pipelines, Report, State, What
+from pydanube.broker.door.pipelines import REPORTED, Line, Order, Pipeline, Report, State, What
+from pydanube.broker.door.session import Session
+from pydanube.broker.door.verbs.pipelines import PARTS
 from pydanube.wire.objects import Object, write_object
 
 __all__ = ["NATIVE_VERBS", "VERBS"]
 OFFSET_MAX = (1 << 63) - 1
-_RECORDS = "pipelines/"  # what names of notes begin with
-_PARTS = ("checkpoint", "redriven", "redriving")  # of a record: how it began, dead letters that went through again
 _RUN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _CONTROLS = dict.fromkeys([*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0), 0x2028, 0x2029], " ")
@@ -47,10 +45,6 @@ _KNOWN_INFO: dict[str, type] = {
 }
 
 
-def _pipelines(caller: Caller) -> Pipelines:
-    return caller.service.admin.pipelines
-
-
 def _name(fields: Object) -> str:
     return check_pipeline(text(fields, "pipeline"))
 
@@ -58,7 +52,7 @@ def _name(fields: Object) -> str:
 # -- reports -----------------------------------------------------------------------------------------------------------
 
 
-async def report(caller: Caller, fields: Object) -> Object:
+async def report(session: Session, fields: Object) -> Object:
     """From a runner, every two seconds or so; the answer is what it is to do."""
     name = _name(fields)
     found = Report(
@@ -72,7 +66,7 @@ async def report(caller: Caller, fields: Object) -> Object:
         _count(fields, "taken"),
         _run(fields, "replaces", None),
     )
-    return _told(_pipelines(caller).report(name, found))
+    return _told(session.pipelines.report(name, found))
 
 
 def _told(order: Order | None) -> Object:
@@ -160,12 +154,12 @@ def _named(where: str, name: str) -> str:
 # -- questions and orders ----------------------------------------------------------------------------------------------
 
 
-def _described(pipelines: Pipelines, known: Pipeline) -> Object:
+def _described(session: Session, known: Pipeline) -> Object:
     said = known.report
     return {
         "pipeline": known.name,
         "run": said.run,
-        "state": known.state(pipelines.now).value,
+        "state": known.state(session.pipelines.now).value,
         "cause": said.cause,
         "reported": known.reported,
         "order": _told(known.order)["order"],
@@ -175,89 +169,61 @@ def _described(pipelines: Pipelines, known: Pipeline) -> Object:
 
 
 @verb("pipeline.list")
-async def list_pipelines(caller: Caller, fields: Object) -> Object:
+async def list_pipelines(session: Session, fields: Object) -> Object:
     """In the order of their names; those that ended within a day too."""
-    after, limit, pipelines = text(fields, "after", ""), limit_of(fields), _pipelines(caller)
-    found = [known for known in pipelines.listed() if known.name > after]
-    return page("pipelines", [_described(pipelines, known) for known in found[:limit]], len(found) > limit)
+    after, limit = text(fields, "after", ""), limit_of(fields)
+    found = [known for known in session.pipelines.listed() if known.name > after]
+    return page("pipelines", [_described(session, known) for known in found[:limit]], len(found) > limit)
 
 
 @verb("pipeline.status")
-async def status(caller: Caller, fields: Object) -> Object:
-    pipelines = _pipelines(caller)
-    return _described(pipelines, pipelines.get(_name(fields)))
+async def status(session: Session, fields: Object) -> Object:
+    return _described(session, session.pipelines.get(_name(fields)))
 
 
 @verb("pipeline.logs")
-async def logs(caller: Caller, fields: Object) -> Object:
+async def logs(session: Session, fields: Object) -> Object:
     """The lines behind the one with that sequence number; all that are kept without one."""
-    after, limit, pipelines = _count(fields, "after") or 0, limit_of(fields), _pipelines(caller)
-    known = pipelines.get(_name(fields))
+    after, limit = _count(fields, "after") or 0, limit_of(fields)
+    known = session.pipelines.get(_name(fields))
     found = [line for line in known.lines if line.sequence > after]
     answer = page("lines", [_line(line) for line in found[:limit]], len(found) > limit)
-    return {"pipeline": known.name, "state": known.state(pipelines.now).value, **answer}
+    return {"pipeline": known.name, "state": known.state(session.pipelines.now).value, **answer}
 
 
 def _line(line: Line) -> Object:
     return {"sequence": line.sequence, "time": line.time, "text": line.text.decode("utf-8")}
 
 
-async def order(caller: Caller, fields: Object) -> Object:
+async def order(session: Session, fields: Object) -> Object:
     """To stop or to restart. The runner hears it with its next report; the answer says how the pipeline stands now."""
-    name, wanted, pipelines = _name(fields), text(fields, "order"), _pipelines(caller)
+    name, wanted = _name(fields), text(fields, "order")
     known = [each.value for each in What]
     if wanted not in known:
         raise RequestInvalid(f"order must be one of {', '.join(known)}, got {wanted[:50]!r}")
-    return _described(pipelines, pipelines.order(name, What(wanted)))
+    return _described(session, session.pipelines.order(name, What(wanted)))
 
 
 @verb("pipeline.forget")
-async def forget(caller: Caller, fields: Object) -> Object:
-    """One that does not run is no longer listed. What it remembers stays, as a checkpoint in a folder does: which
-    generation of its checkpoint counts, and which dead letters were redriven. With `records` that goes too.
-    """
-    name, notes, kept = _name(fields), caller.service.notes, list[str]()
-    if flag(fields, "records", False):
-        kept = [key for part in _PARTS for key in notes.all(f"{_RECORDS}{part}/{name}/")]
-    try:
-        _pipelines(caller).forget(name)
-    except PipelineNotFound:
-        if not kept:
-            raise
-    await caller.service.errands.run(_drop(notes, kept))
+async def forget(session: Session, fields: Object) -> Object:
+    """One that does not run is no longer listed; with `records`, what it remembers goes too."""
+    await session.pipelines.forget(_name(fields), records=flag(fields, "records", False))
     return {}
 
 
-async def _drop(notes: Notes, keys: list[str]) -> None:
-    for key in keys:
-        await notes.put(key, None)
-
-
-async def record(caller: Caller, fields: Object) -> Object:
+async def record(session: Session, fields: Object) -> Object:
     """What a pipeline remembers of itself, where only Spark can write its checkpoint: texts of its own, in pages.
 
     With `before`, a text is written only if that one is still there; the answer says what is there then.
     """
-    name, notes, before = _name(fields), caller.service.notes, text(fields, "before", None)
-    found, part, number_of_page = text(fields, "record", None), text(fields, "part", _PARTS[0]), _count(fields, "page")
-    if part not in _PARTS:
-        raise RequestInvalid(f"part must be one of {', '.join(_PARTS)}, got {part[:50]!r}")
+    name, before = _name(fields), text(fields, "before", None)
+    found, part, number_of_page = text(fields, "record", None), text(fields, "part", PARTS[0]), _count(fields, "page")
+    if part not in PARTS:
+        raise RequestInvalid(f"part must be one of {', '.join(PARTS)}, got {part[:50]!r}")
     if (number_of_page or 0) >= PIPELINE_RECORD_PAGES:
         raise RequestInvalid(f"page must be below {PIPELINE_RECORD_PAGES}, got {number_of_page}")
-    key = f"{_RECORDS}{part}/{name}/{number_of_page or 0}"
-    if found is not None:
-        known = {each.split("/")[2] for each in notes.all(f"{_RECORDS}{part}/")}
-        if name not in known and len(known) >= PIPELINES_MAX:
-            raise PipelineLimitReached(
-                f"{len(known)} pipelines already have a record on this broker; "
-                "remove one with `danube pipeline forget --records`"
-            )
-        if before is None:
-            await notes.put(key, found.encode())
-        else:
-            await notes.swap(key, before.encode() or None, found.encode())
-    kept = notes.get(key)
-    return {"pipeline": name, "record": None if kept is None else kept.decode()}
+    kept = await session.pipelines.record(name, part, number_of_page or 0, found, before)
+    return {"pipeline": name, "record": kept}
 
 
 NATIVE_VERBS: dict[str, Verb] = {"pipeline.report": report, "pipeline.order": order, "pipeline.record": record}

@@ -6,8 +6,9 @@ Only of the native protocol: a job stages its rows by it.
 from __future__ import annotations
 
 from pydanube.api.operations.fields import flag, number, text
-from pydanube.api.operations.verbs import Caller, Verb
+from pydanube.api.operations.verbs import Verb
 from pydanube.base.errors import RequestInvalid, SinkBlocked
+from pydanube.broker.door.session import Session
 from pydanube.topic.sinks import Once, Request, SinkKey, SinkRecord
 from pydanube.wire.objects import Object
 
@@ -20,13 +21,13 @@ def _last(record: SinkRecord) -> Object:
     return {"batch": record.batch, "run": record.run, "source": record.source, "committed": record.committed}
 
 
-async def begin(caller: Caller, fields: Object) -> Object:
+async def begin(session: Session, fields: Object) -> Object:
     """The topic to stage in, and the last batch that was committed."""
-    staging, last = await caller.service.sinks.begin(caller.principal, _key(fields))
+    staging, last = await session.sinks.begin(_key(fields))
     return {"staging": staging, "last": None if last is None else _last(last)}
 
 
-async def commit(caller: Caller, fields: Object) -> Object:
+async def commit(session: Session, fields: Object) -> Object:
     """Answered when all rows are there and seen; `done` if they were before."""
     try:
         once = Once(text(fields, "once", Once.STREAM.value))
@@ -35,13 +36,12 @@ async def commit(caller: Caller, fields: Object) -> Object:
     request = Request(
         once, text(fields, "run", ""), number(fields, "batch"), text(fields, "source", ""), number(fields, "decision")
     )
-    verdict = await caller.service.sinks.commit(caller.principal, _key(fields), request)
+    verdict = await session.sinks.commit(_key(fields), request)
     return {"verdict": verdict.value}
 
 
-async def list_sinks(caller: Caller, fields: Object) -> Object:
-    sinks = caller.service.sinks
-    return {"sinks": [_described(each, sinks.blocked(each.key)) for each in sinks.listed(1_000)]}
+async def list_sinks(session: Session, fields: Object) -> Object:
+    return {"sinks": [_described(record, blocked) for record, blocked in session.sinks.listed(1_000)]}
 
 
 def _described(record: SinkRecord, blocked: SinkBlocked | None) -> Object:
@@ -50,10 +50,9 @@ def _described(record: SinkRecord, blocked: SinkBlocked | None) -> Object:
     return {"query": key.query, "target": key.target, "name": key.name, **_last(record), "error": error}
 
 
-async def forget(caller: Caller, fields: Object) -> Object:
+async def forget(session: Session, fields: Object) -> Object:
     """The writer may start over, or will not come again."""
-    abandon = flag(fields, "abandon", False)
-    await caller.service.sinks.forget(caller.principal, _key(fields), abandon=abandon)
+    await session.sinks.forget(_key(fields), abandon=flag(fields, "abandon", False))
     return {}
 
 

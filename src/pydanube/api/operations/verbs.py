@@ -1,4 +1,4 @@
-"""What every face can be asked about namespaces, topics, subscriptions and offsets. It answers as the service decides.
+"""What every face can be asked about namespaces, topics, subscriptions and offsets. It answers as the door decides.
 
 A verb takes named fields and answers with named fields: the native protocol and REST carry the same ones.
 """
@@ -8,36 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from pydanube.api.operations.fields import field, flag, kind_of, number, options_of, place, text
 from pydanube.base.durability import Durability
-from pydanube.base.errors import RequestInvalid, SubscriptionNotFound
+from pydanube.base.errors import RequestInvalid
 from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX, OFFSET_MAX, TOPICS_READ_A_TURN
-from pydanube.broker.cold.storage_admin import Usage
-from pydanube.broker.directory.directory import TopicRecord
-from pydanube.broker.door.admin import SubscriptionStats
-from pydanube.broker.door.presence import members_of, status_of
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.explaining import explain as explained
-from pydanube.broker.serving.explaining import summary
-from pydanube.broker.serving.open_topic import Principal
-from pydanube.broker.serving.redrive import Wanted
-from pydanube.broker.serving.salvage import summed
+from pydanube.broker.door.session import Session
+from pydanube.broker.door.stats import SubscriptionStats
+from pydanube.broker.door.values import TopicRecord, Usage, Wanted, summary, summed
 from pydanube.wire.objects import Object
 
-
-class Caller(Protocol):
-    """The caller, through whichever face."""
-
-    @property
-    def service(self) -> Service: ...
-
-    @property
-    def principal(self) -> Principal: ...
-
-
-Verb = Callable[[Caller, Object], Awaitable[Object]]
+Verb = Callable[[Session, Object], Awaitable[Object]]
 VERBS: dict[str, Verb] = {}
 
 
@@ -57,6 +38,11 @@ def _dry_run(fields: Object) -> bool:
     return wanted
 
 
+def _named(fields: Object) -> tuple[str, str]:
+    """Topic and subscription."""
+    return text(fields, "topic"), text(fields, "subscription")
+
+
 # -- namespaces and topics ------------------------------------------------------------------------------------------
 
 
@@ -74,53 +60,46 @@ def _described(record: TopicRecord) -> Object:
 
 
 @verb("topic")
-async def topic(caller: Caller, fields: Object) -> Object:
+async def topic(session: Session, fields: Object) -> Object:
     """What a client asks first: is it there, and how many partitions has it?"""
-    record = await caller.service.topic(
-        caller.principal,
-        text(fields, "topic"),
-        create=flag(fields, "create", False),
-        reliable=flag(fields, "reliable", None),
-    )
-    return _described(record)
+    create, reliable = flag(fields, "create", False), flag(fields, "reliable", None)
+    return _described(await session.topics.lookup(text(fields, "topic"), create=create, reliable=reliable))
 
 
 @verb("namespace.create")
-async def create_namespace(caller: Caller, fields: Object) -> Object:
-    await caller.service.create_namespace(
-        caller.principal, text(fields, "namespace"), field(fields, "policies", dict, {})
-    )
+async def create_namespace(session: Session, fields: Object) -> Object:
+    await session.namespaces.create(text(fields, "namespace"), field(fields, "policies", dict, {}))
     return {}
 
 
 @verb("namespace.list")
-async def list_namespaces(caller: Caller, fields: Object) -> Object:
+async def list_namespaces(session: Session, fields: Object) -> Object:
     after, limit = text(fields, "after", ""), limit_of(fields)
-    found = [name for name in caller.service.namespaces(caller.principal) if name > after]
+    found = [name for name in session.namespaces.listed() if name > after]
     return page("namespaces", found[:limit], len(found) > limit)
 
 
 @verb("namespace.policies")
-async def namespace_policies(caller: Caller, fields: Object) -> Object:
+async def namespace_policies(session: Session, fields: Object) -> Object:
     name, changes = text(fields, "namespace"), field(fields, "policies", dict, None)
-    policies = await caller.service.namespace_policies(caller.principal, name, changes)
+    namespaces = session.namespaces
+    policies = namespaces.policies(name) if changes is None else await namespaces.alter(name, changes)
     return {"policies": policies.to_json()}
 
 
 @verb("namespace.delete")
-async def delete_namespace(caller: Caller, fields: Object) -> Object:
-    await caller.service.delete_namespace(caller.principal, text(fields, "namespace"), dry_run=_dry_run(fields))
+async def delete_namespace(session: Session, fields: Object) -> Object:
+    await session.namespaces.delete(text(fields, "namespace"), dry_run=_dry_run(fields))
     return {}
 
 
 @verb("topic.create")
-async def create_topic(caller: Caller, fields: Object) -> Object:
+async def create_topic(session: Session, fields: Object) -> Object:
     try:
         durability = Durability(text(fields, "durability", Durability.FSYNC.value))
     except ValueError:
         raise RequestInvalid(f"durability must be one of {', '.join(each.value for each in Durability)}") from None
-    record = await caller.service.create_topic(
-        caller.principal,
+    record = await session.topics.create(
         text(fields, "topic"),
         reliable=flag(fields, "reliable", True),
         partitions=number(fields, "partitions", 0),
@@ -131,30 +110,9 @@ async def create_topic(caller: Caller, fields: Object) -> Object:
 
 
 @verb("topic.list")
-async def list_topics(caller: Caller, fields: Object) -> Object:
+async def list_topics(session: Session, fields: Object) -> Object:
     namespace, after, limit = text(fields, "namespace", "default"), text(fields, "after", ""), limit_of(fields)
-    return await _page_of_topics(await topics_behind(caller, namespace, after, limit), limit)
-
-
-async def topics_behind(caller: Caller, namespace: str, after: str, limit: int) -> list[TopicRecord]:
-    """The next `limit` of a namespace behind the one of that name, and one more if there are more."""
-    return await topics_of(caller.service, caller.principal, namespace, f"/{namespace}/{after}", limit + 1)
-
-
-async def topics_of(
-    service: Service, principal: Principal, namespace: str | None, after: str = "", most: int | None = None
-) -> list[TopicRecord]:
-    """Of a namespace, or of all, behind the topic `after`; some are read in each turn, as there may be many."""
-    found: list[TopicRecord] = []
-    while most is None or len(found) < most:
-        few = TOPICS_READ_A_TURN if most is None else min(TOPICS_READ_A_TURN, most - len(found))
-        some = service.topics(principal, namespace, after, few)
-        found += some
-        if len(some) < few:
-            break
-        after = str(some[-1].name)
-        await asyncio.sleep(0)
-    return found
+    return await _page_of_topics(await session.topics.listed(namespace, f"/{namespace}/{after}", limit + 1), limit)
 
 
 async def _page_of_topics(found: Sequence[TopicRecord], limit: int) -> Object:
@@ -167,17 +125,15 @@ async def _page_of_topics(found: Sequence[TopicRecord], limit: int) -> Object:
 
 
 @verb("topic.list_all")
-async def list_all_topics(caller: Caller, fields: Object) -> Object:
+async def list_all_topics(session: Session, fields: Object) -> Object:
     """Of all namespaces; `after` is a topic's whole name."""
     limit = limit_of(fields)
-    found = await topics_of(caller.service, caller.principal, None, text(fields, "after", ""), limit + 1)
-    return await _page_of_topics(found, limit)
+    return await _page_of_topics(await session.topics.listed(None, text(fields, "after", ""), limit + 1), limit)
 
 
 @verb("topic.alter")
-async def alter_topic(caller: Caller, fields: Object) -> Object:
-    record = await caller.service.alter_topic(
-        caller.principal,
+async def alter_topic(session: Session, fields: Object) -> Object:
+    record = await session.topics.alter(
         text(fields, "topic"),
         partitions=number(fields, "partitions", None),
         policies=field(fields, "policies", dict, {}),
@@ -186,14 +142,14 @@ async def alter_topic(caller: Caller, fields: Object) -> Object:
 
 
 @verb("topic.delete")
-async def delete_topic(caller: Caller, fields: Object) -> Object:
-    await caller.service.delete_topic(caller.principal, text(fields, "topic"), dry_run=_dry_run(fields))
+async def delete_topic(session: Session, fields: Object) -> Object:
+    await session.topics.delete(text(fields, "topic"), dry_run=_dry_run(fields))
     return {}
 
 
 @verb("topic.describe")
-async def describe_topic(caller: Caller, fields: Object) -> Object:
-    stats = await caller.service.admin.describe_topic(caller.principal, text(fields, "topic"))
+async def describe_topic(session: Session, fields: Object) -> Object:
+    stats = await session.topics.describe(text(fields, "topic"))
     return {
         **_described(stats.record),
         "topic": text(fields, "topic"),
@@ -226,9 +182,9 @@ def tiers_of(usage: Usage) -> Object:
 
 
 @verb("topic.truncate")
-async def truncate_topic(caller: Caller, fields: Object) -> Object:
-    admin, before = caller.service.admin, number(fields, "before", None)
-    messages = await admin.truncate(caller.principal, text(fields, "topic"), before, dry_run=_dry_run(fields))
+async def truncate_topic(session: Session, fields: Object) -> Object:
+    before = number(fields, "before", None)
+    messages = await session.topics.truncate(text(fields, "topic"), before, dry_run=_dry_run(fields))
     return {"messages": messages}
 
 
@@ -278,9 +234,8 @@ def _in_full(stats: SubscriptionStats) -> Object:
 
 
 @verb("subscription.create")
-async def create_subscription(caller: Caller, fields: Object) -> Object:
-    await caller.service.admin.subscribe(
-        caller.principal,
+async def create_subscription(session: Session, fields: Object) -> Object:
+    await session.subscriptions.create(
         text(fields, "topic"),
         text(fields, "subscription"),
         kind_of(fields),
@@ -291,85 +246,83 @@ async def create_subscription(caller: Caller, fields: Object) -> Object:
 
 
 @verb("subscription.list")
-async def list_subscriptions(caller: Caller, fields: Object) -> Object:
-    found, more = await caller.service.admin.subscriptions(
-        caller.principal, text(fields, "topic"), text(fields, "after", ""), limit_of(fields)
-    )
+async def list_subscriptions(session: Session, fields: Object) -> Object:
+    found, more = await session.subscriptions.listed(text(fields, "topic"), text(fields, "after", ""), limit_of(fields))
     return page("subscriptions", [_listed(stats) for stats in found], more)
 
 
 @verb("subscription.describe")
-async def describe_subscription(caller: Caller, fields: Object) -> Object:
-    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
-    return _in_full(await admin.describe_subscription(caller.principal, *named))
+async def describe_subscription(session: Session, fields: Object) -> Object:
+    named = _named(fields)
+    return _in_full(await session.subscriptions.describe(*named))
 
 
 @verb("subscription.alter")
-async def alter_subscription(caller: Caller, fields: Object) -> Object:
-    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
-    return _in_full(await admin.alter_subscription(caller.principal, *named, field(fields, "options", dict)))
+async def alter_subscription(session: Session, fields: Object) -> Object:
+    named = _named(fields)
+    return _in_full(await session.subscriptions.alter(*named, field(fields, "options", dict)))
 
 
 @verb("subscription.seek")
-async def seek_subscription(caller: Caller, fields: Object) -> Object:
-    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+async def seek_subscription(session: Session, fields: Object) -> Object:
+    named = _named(fields)
     to = place(fields, "to", None)
-    return _in_full(await admin.seek(caller.principal, *named, to, dry_run=_dry_run(fields)))
+    return _in_full(await session.subscriptions.seek(*named, to, dry_run=_dry_run(fields)))
 
 
 @verb("subscription.skip")
-async def skip_messages(caller: Caller, fields: Object) -> Object:
-    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+async def skip_messages(session: Session, fields: Object) -> Object:
+    named = _named(fields)
     count, to = number(fields, "count", None), number(fields, "offset", None)
-    skipped = await admin.skip(caller.principal, *named, count=count, to=to, dry_run=_dry_run(fields))
+    skipped = await session.subscriptions.skip(*named, count=count, to=to, dry_run=_dry_run(fields))
     return {"skipped": skipped}
 
 
 @verb("subscription.delete")
-async def delete_subscription(caller: Caller, fields: Object) -> Object:
-    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
-    await admin.unsubscribe(caller.principal, *named, dry_run=_dry_run(fields))
+async def delete_subscription(session: Session, fields: Object) -> Object:
+    named = _named(fields)
+    await session.subscriptions.delete(*named, dry_run=_dry_run(fields))
     return {}
 
 
 @verb("subscription.blocked")
-async def blocked_subscriptions(caller: Caller, fields: Object) -> Object:
-    found = await caller.service.admin.blocked(caller.principal)
+async def blocked_subscriptions(session: Session, fields: Object) -> Object:
+    found = await session.subscriptions.blocked()
     rows = [{"topic": topic, "subscription": name, "offset": offset} for topic, name, offset in found]
     return {"blocked": rows}
 
 
 @verb("subscription.abandoned")
-async def abandoned_subscriptions(caller: Caller, fields: Object) -> Object:
-    found = await caller.service.admin.abandoned(caller.principal)
+async def abandoned_subscriptions(session: Session, fields: Object) -> Object:
+    found = await session.subscriptions.abandoned()
     rows = [{"topic": topic, "subscription": name, "backlog_seconds": seconds} for topic, name, seconds in found]
     return {"abandoned": rows}
 
 
 @verb("subscription.consumers")
-async def list_consumers(caller: Caller, fields: Object) -> Object:
-    places = await caller.service.admin.places(caller.principal, text(fields, "topic"))
-    name = text(fields, "subscription")
-    if not any(name in each.topic.subscriptions for each in places):
-        raise SubscriptionNotFound(f"{text(fields, 'topic')} has no subscription {name!r}")
-    found, at, limit = members_of(places, name), number(fields, "after", 0), limit_of(fields)
+async def list_consumers(session: Session, fields: Object) -> Object:
+    found, at, limit = (
+        await session.subscriptions.consumers(*_named(fields)),
+        number(fields, "after", 0),
+        limit_of(fields),
+    )
     return page("consumers", [each._asdict() for each in found[at : at + limit]], len(found) > at + limit)
 
 
 @verb("connection.list")
-async def list_connections(caller: Caller, fields: Object) -> Object:
+async def list_connections(session: Session, fields: Object) -> Object:
     limit = limit_of(fields)
-    found = caller.service.presence.connections(number(fields, "after", 0), limit + 1)
+    found = session.connections(number(fields, "after", 0), limit + 1)
     return page("connections", [each._asdict() for each in found[:limit]], len(found) > limit)
 
 
 @verb("status")
-async def status(caller: Caller, fields: Object) -> Object:
-    return await status_of(caller.service)
+async def status(session: Session, fields: Object) -> Object:
+    return await session.status()
 
 
 @verb("dlq.redrive")
-async def redrive(caller: Caller, fields: Object) -> Object:
+async def redrive(session: Session, fields: Object) -> Object:
     filters = field(fields, "filter", dict, {})
     if not all(isinstance(each, str) for each in filters.values()):
         raise RequestInvalid("filter must be an object with string values")
@@ -379,7 +332,7 @@ async def redrive(caller: Caller, fields: Object) -> Object:
     if min(start, end) < 0:
         raise RequestInvalid("start and end must be 0 or greater")
     wanted = Wanted(limit, text(fields, "to", None), filters, dry_run, start, end)
-    done = await caller.service.admin.redrive(caller.principal, text(fields, "topic"), wanted)
+    done = await session.topics.redrive(text(fields, "topic"), wanted)
     return {
         "redriven": done.count,
         "targets": done.targets,
@@ -391,15 +344,9 @@ async def redrive(caller: Caller, fields: Object) -> Object:
 
 
 @verb("explain")
-async def explain(caller: Caller, fields: Object) -> Object:
-    told = await explained(
-        caller.service,
-        caller.principal,
-        text(fields, "topic"),
-        text(fields, "subscription"),
-        offset=number(fields, "offset", None),
-        consumer=number(fields, "consumer", None),
-    )
+async def explain(session: Session, fields: Object) -> Object:
+    offset, consumer = number(fields, "offset", None), number(fields, "consumer", None)
+    told = await session.subscriptions.explain(*_named(fields), offset=offset, consumer=consumer)
     return {"sentence": summary(told), "explanations": [each._asdict() for each in told]}
 
 
@@ -407,14 +354,14 @@ async def explain(caller: Caller, fields: Object) -> Object:
 
 
 @verb("offset_of_time")
-async def offset_of_time(caller: Caller, fields: Object) -> Object:
+async def offset_of_time(session: Session, fields: Object) -> Object:
     topic, time = text(fields, "topic"), number(fields, "time")
-    return {"offset": await caller.service.offset_of_time(caller.principal, topic, time)}
+    return {"offset": await session.offset_of_time(topic, time)}
 
 
 @verb("bounds")
-async def bounds(caller: Caller, fields: Object) -> Object:
-    first, end = await caller.service.bounds(caller.principal, text(fields, "topic"))
+async def bounds(session: Session, fields: Object) -> Object:
+    first, end = await session.bounds(text(fields, "topic"))
     return {"first": first, "end": end}
 
 

@@ -222,6 +222,16 @@ class RequestInvalid(DanubeError):
     help = "Compare the request with docs/rest.md, or with /api/v1/openapi.json of the broker."
 
 
+class NotAllowed(DanubeError):
+    """The caller may not do this."""
+
+    code = "not_allowed"
+    blame = "caller"
+    help = "Ask an operator of the broker for permission."
+    http_status = 403
+    grpc_status = GrpcStatus.PERMISSION_DENIED
+
+
 # -- clients ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
-"""Which page of `docs/` explains an error: the page about what went wrong, not about the code that noticed it.
+"""Which page of `docs/` explains an error: the page about the problem, not about the code that raises the error.
 
-`docs/errors.md` links to them, so a page or heading that does not exist fails the test of its links.
+`docs/errors.md` links to these pages, so the test of its links notices a page or heading that does not exist.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pydanube.base.errors.root import DanubeError
 
 _PAGES = {
     "client.md": "already_opened argument_invalid client_closed not_opened",
-    "client.md#which-error": "channel_invalid internal",
+    "client.md#which-error": "channel_invalid internal not_allowed",
     "client.md#sending": "producer_busy topic_busy",
     "client.md#when-a-message-is-bad": "batch_invalid batch_too_large batch_unreadable key_too_long message_too_large",
     "client.md#when-the-connection-breaks": "connection_lost producer_fenced producer_unknown topic_closed",
@@ -83,5 +83,5 @@ _PAGE_OF = {code: page for page, codes in _PAGES.items() for code in codes.split
 
 
 def page_of(kind: type[DanubeError]) -> str:
-    """Relative to `docs/`, with the heading where one is about it."""
+    """The page relative to `docs/`, with its heading if there is one."""
     return _PAGE_OF[kind.code]

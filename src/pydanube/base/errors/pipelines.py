@@ -1,4 +1,4 @@
-"""Pipelines: the file that declares one, the tables it writes, and the rows that do not fit."""
+"""Pipelines: their files, the tables that they write, and rows that do not fit."""
 
 from __future__ import annotations
 

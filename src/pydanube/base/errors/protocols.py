@@ -13,7 +13,7 @@ class ProtocolError(DanubeError):
     """The client sent, or was about to send, bytes that the native protocol forbids. The connection is closed."""
 
     code = "protocol_error"
-    blame: ClassVar[Blame] = "caller"  # of its subclass it is not
+    blame: ClassVar[Blame] = "caller"  # overridden by its subclass
     help = "Use a client of the same version as the broker, and check that the port belongs to the broker."
 
 
@@ -37,7 +37,7 @@ class Http2ConnectionError(DanubeError):
 
     def __init__(self, reason: str, error_code: int = 1) -> None:
         super().__init__(reason)
-        self.error_code = error_code  # as RFC 9113 numbers them; 1 is any breach of the protocol
+        self.error_code = error_code  # of RFC 9113; 1 is PROTOCOL_ERROR
         self.reason = reason
 
 
@@ -50,7 +50,7 @@ class Http2StreamError(DanubeError):
 
     def __init__(self, reason: str, error_code: int = 1) -> None:
         super().__init__(reason)
-        self.error_code = error_code  # as RFC 9113 numbers them; 1 is any breach of the protocol
+        self.error_code = error_code  # of RFC 9113; 1 is PROTOCOL_ERROR
         self.reason = reason
 
 
@@ -205,7 +205,7 @@ class MethodNotAllowed(DanubeError):
     blame = "caller"
     http_status = 405
     help = "Use one of the methods in the `Allow` header."
-    allow: str = ""  # methods of the path, of one that was raised for a request
+    allow: str = ""  # the methods of the path, if raised for a request
 
 
 class ContentTypeUnknown(DanubeError):

@@ -1,4 +1,4 @@
-"""Spark's side: options of the data source, what a query stands on, and the machine it runs on."""
+"""Spark: options of the data source, the state of a query, and the machine that it runs on."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class OffsetsDamaged(DanubeError):
 
     @classmethod
     def between(cls, first: int, last: int, title: str) -> OffsetsDamaged:
-        """`title` is a topic's name, or says whose state it is: then offsets mean nothing to anybody."""
+        """`title` is the name of a topic, or "state of" one, whose offsets mean nothing to people."""
         which = f": offset {first} is" if first == last else f": offsets {first} to {last} are"
         *state, topic = title.split(" ")
         found = f"{title} is" if state else f"{topic}{which}"

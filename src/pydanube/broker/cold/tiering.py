@@ -30,10 +30,10 @@ from pydanube.broker.cold.topic_tables import TopicTables
 from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.trouble import Troubles
 from pydanube.ports.clock import Clock
+from pydanube.storage.checked_clock import checked_clock
 from pydanube.storage.guard import Guard
 from pydanube.storage.stream.cold import ColdTier
 from pydanube.storage.stream.stream import Stream
-from pydanube.storage.watched_clock import watched
 from pydanube.stream.cold import Cold, Doomed, Entry, SegmentIndex, index_key, make_index
 from pydanube.stream.record import StreamRecord
 from pydanube.stream.retention import LedgerInfo, trim_before
@@ -82,7 +82,7 @@ class Tiering:
         self.claimed = claim is None  # the location is known to be this broker's
         self._claim_error: DanubeError | None = None
         self._claim_tried = asyncio.Event()
-        self._clock = watched(clock)
+        self._clock = checked_clock(clock)
         self._topics = topics
         self._space = space
         self._claim = claim

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from pydanube.base.errors import NotReliable, SinkBlocked, SinkExpired, TopicBusy, TopicClosed
 from pydanube.base.limits import RATE_DEBT_SECONDS_MAX, READ_AHEAD_BYTES, SINK_SETTLE_SECONDS
 from pydanube.base.retry import Backoff
-from pydanube.broker.serving.open_topic import Opened
+from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.topic.topic import Topic
 from pydanube.topic.sinks import Ref
 from pydanube.wire.batch import Batch
@@ -21,7 +21,7 @@ from pydanube.wire.batch import Batch
 CERTAIN = Backoff(0.001, 0.1)  # between looks whether a partition is certain of its end
 
 
-async def admitted(opened: Opened, staged: Topic, refs: Sequence[Ref]) -> Topic:
+async def admitted(opened: OpenTopic, staged: Topic, refs: Sequence[Ref]) -> Topic:
     """What a producer would be refused, a job is too, before anything is decided."""
     opened.check_producers()
     if not isinstance(opened.topic, Topic):
@@ -34,7 +34,7 @@ async def admitted(opened: Opened, staged: Topic, refs: Sequence[Ref]) -> Topic:
     return opened.topic
 
 
-async def slow_down(targets: Sequence[Opened]) -> None:
+async def slow_down(targets: Sequence[OpenTopic]) -> None:
     """A job is held to publish rates as producers are: it is answered late, and far beyond them refused."""
     waits = [each.pace.wait_seconds for each in targets if each.pace is not None]
     if waits:

@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+from pydanube.access.principals import SYSTEM, Principal
+from pydanube.access.rights import Action
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     DanubeError,
@@ -56,11 +57,14 @@ from pydanube.broker.commit.rows import (
     slow_down,
     staged_batches,
 )
-from pydanube.broker.directory.directory import SYSTEM
-from pydanube.broker.serving.open_topic import ANONYMOUS, Opened, Principal
+from pydanube.broker.directory.directory import SYSTEM_NAMESPACE, Directory
+from pydanube.broker.serving.lifecycle import Lifecycle
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.topic.topic import Topic
+from pydanube.broker.work.errands import Errands
 from pydanube.broker.work.turns import Turns
-from pydanube.ports.metadata import MetadataStore
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.guard import Guard
 from pydanube.topic.sink_inputs import bounded
 from pydanube.topic.sinks import (
@@ -75,9 +79,6 @@ from pydanube.topic.sinks import (
     read_decision,
 )
 
-if TYPE_CHECKING:
-    from pydanube.broker.door.service import Service
-
 log = logging.getLogger(__name__)
 STAGING = "sink-"
 TIDY_SECONDS = 600.0
@@ -89,11 +90,17 @@ STAGED_BYTES_MAX = 64 * MIB  # of what is committed, before the staging topic is
 
 
 class Sinks:
-    """Owned by the broker's loop, behind its door."""
+    """Owned by the broker's loop."""
 
-    def __init__(self, service: Service, store: MetadataStore) -> None:
-        self._service = service
-        self._records = SinkRecords(store)
+    def __init__(
+        self, topics: OpenTopics, lifecycle: Lifecycle, directory: Directory, errands: Errands, clock: CheckedClock
+    ) -> None:
+        self._topics = topics
+        self._lifecycle = lifecycle
+        self._directory = directory
+        self._errands = errands
+        self._clock = clock
+        self._records = SinkRecords(directory.store)
         self.window_bytes = SINK_WINDOW_BYTES
         self.staged_bytes_max = STAGED_BYTES_MAX
         self._turns = Turns()  # of those who commit for one writer, by digest
@@ -114,13 +121,13 @@ class Sinks:
 
     # -- for writers ---------------------------------------------------------------------------------------------------
 
-    async def begin(self, principal: Principal, key: SinkKey) -> tuple[str, SinkRecord | None]:
+    async def begin(self, key: SinkKey) -> tuple[str, SinkRecord | None]:
         """Where the writer stages its rows, and what it has committed last."""
         name = staging_topic(key)
         self._unwritten.pop(key.digest, None)
         with suppress(TopicExists):
-            await self._service.create_topic(
-                principal, name, durability=Durability.FSYNC, policies={"retention_seconds": STAGED_SECONDS}
+            await self._lifecycle.create_topic(
+                SYSTEM, name, durability=Durability.FSYNC, policies={"retention_seconds": STAGED_SECONDS}
             )
         return name, self._records.load(key)[0]
 
@@ -148,11 +155,11 @@ class Sinks:
                 await self._finish(key.digest)
                 await slow_down(targets)
             elif record is not None and (repeated := record.repeated(request)) != record:
-                repeated = replace(repeated, time=self._service.clock.wall())
+                repeated = replace(repeated, time=self._clock.wall())
                 await self._records.put(repeated, version)  # before it is answered: its next write is not the same
             return verdict
 
-    async def forget(self, principal: Principal, key: SinkKey, *, abandon: bool = False) -> None:
+    async def forget(self, key: SinkKey, *, abandon: bool = False) -> None:
         """An operator says that the writer will not come again, or may start over.
 
         A batch that is blocked is given up if that is said too: what of it was written is seen, the rest never is.
@@ -168,7 +175,7 @@ class Sinks:
             except SinkBlocked:
                 if digest not in self._given_up:
                     raise
-            await self._service.errands.run_holding(turn, partial(self._drop, key))
+            await self._errands.run_holding(turn, partial(self._drop, key))
 
     @contextmanager
     def _giving_up(self, digest: str) -> Iterator[None]:
@@ -210,20 +217,23 @@ class Sinks:
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
-    async def _decide(self, principal: Principal, key: SinkKey, request: Request, version: int) -> list[Opened]:
+    async def _decide(self, principal: Principal, key: SinkKey, request: Request, version: int) -> list[OpenTopic]:
         """From here on it goes on by itself, whether or not somebody waits. Returns where the rows go."""
         staged = await self._staged(key)
         refs = await self._decision(staged, request)
-        for place in refs:
-            if parse_topic(place).namespace == SYSTEM:
-                raise RequestInvalid(f"{place}: the namespace {SYSTEM} belongs to the broker; jobs cannot write to it")
+        for name in map(parse_topic, refs):
+            if name.namespace == SYSTEM_NAMESPACE:
+                raise RequestInvalid(
+                    f"{name}: the namespace {SYSTEM_NAMESPACE} belongs to the broker; jobs cannot write to it"
+                )
+            self._topics.ask(principal, Action.TOPIC_PUBLISH, name)  # of all, before anything is made or reserved
         reserved: dict[str, Topic] = {}
         parts: list[Part] = []
-        targets: list[Opened] = []
+        targets: list[OpenTopic] = []
         try:
             for place in sorted(refs, key=str):  # all in one order, so that no two writers wait for each other
-                opened = await self._service.open(principal, place, create=True, reliable=True)
-                await self._service.counted(opened.name.namespace)
+                opened = await self._topics.open(principal, Action.TOPIC_PUBLISH, place, create=True, reliable=True)
+                await self._topics.counted(opened.name.namespace)
                 topic = await admitted(opened, staged, refs[place])
                 offset = await begin_rows(topic)
                 reserved[place] = topic
@@ -236,7 +246,7 @@ class Sinks:
             for topic in reserved.values():
                 topic.reserve(None)
             raise
-        now = self._service.clock.wall()
+        now = self._clock.wall()
         self._undone[key.digest] = SinkRecord(key, *request, parts=tuple(parts), topic=target, time=now)
         self._unstored[key.digest] = version
         self._held[key.digest] = reserved
@@ -280,8 +290,7 @@ class Sinks:
         self._held.setdefault(digest, {})[staged.name] = staged
 
     async def _staged(self, key: SinkKey) -> Topic:
-        opened = await self._service.open(ANONYMOUS, staging_topic(key), reliable=True)
-        return self._service.reliable(opened)
+        return (await self._topics.open(SYSTEM, Action.TOPIC_READ, staging_topic(key), reliable=True)).reliable
 
     async def _decision(self, staged: Topic, request: Request) -> dict[str, list[Ref]]:
         if not staged.ledger.first <= request.decision < staged.ledger.confirmed_end:
@@ -414,10 +423,10 @@ class Sinks:
         """Until all rows are there, whatever fails meanwhile; or until the topic is not."""
         for pause in RETRY:
             try:
-                opened = await self._service.open(ANONYMOUS, part.place, reliable=True)
+                opened = await self._topics.open(SYSTEM, Action.TOPIC_PUBLISH, part.place, reliable=True)
                 if opened.record.id != part.topic:
                     return log.warning("%s was deleted; %d decided rows for it are lost", part.place, part.rows)
-                topic = self._service.reliable(opened)
+                topic = opened.reliable
                 self._reserve(digest, part, topic)
                 await self._append(digest, opened, topic, part, refs, staged)
                 return self._go_on(digest, part.place)
@@ -429,7 +438,7 @@ class Sinks:
             await asyncio.sleep(pause)
 
     async def _append(
-        self, digest: str, opened: Opened, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic
+        self, digest: str, opened: OpenTopic, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic
     ) -> None:
         await certain(topic)  # what an attempt before this one has sent is there, or never will be
         failed = topic.failed
@@ -461,7 +470,7 @@ class Sinks:
         """What was committed is no longer needed. Not worth a word if it stays: it grows old."""
         try:
             if record.once is Once.PLAIN:
-                await self._service.delete_topic(ANONYMOUS, staging_topic(record.key))
+                await self._lifecycle.delete_topic(SYSTEM, staging_topic(record.key))
             elif staged.ledger.stream.bytes > self.staged_bytes_max:
                 await staged.truncate(record.decision + 1)
         except DanubeError as error:
@@ -491,7 +500,7 @@ class Sinks:
 
     async def _forget_old(self) -> None:
         """Writers that have not come for long: what they repeat from now on is written again."""
-        clock = self._service.clock
+        clock = self._clock
         if not clock.trusted():
             return
         for record in self._records.overdue(clock.wall(), max(1, self._unrecorded())):
@@ -516,8 +525,8 @@ class Sinks:
 
     async def _staging(self) -> AsyncIterator[str]:
         """The digests of all writers that have a staging topic, open or not."""
-        after = f"/{SYSTEM}/{STAGING}"
-        while page := self._service.topics(ANONYMOUS, SYSTEM, after, STAGING_A_TURN):
+        after = f"/{SYSTEM_NAMESPACE}/{STAGING}"
+        while page := self._directory.topics(SYSTEM_NAMESPACE, after, STAGING_A_TURN):
             for record in page:
                 if record.name.name.startswith(STAGING):
                     yield record.name.name.removeprefix(STAGING)
@@ -527,16 +536,16 @@ class Sinks:
     async def _tidy_staged(self, digest: str) -> None:
         if self._records.knows(digest) or digest in self._undone or digest in self._turns:
             return
-        name, now = f"/{SYSTEM}/{STAGING}{digest}", self._service.clock.monotonic()
-        opened = await self._service.open(ANONYMOUS, name)
-        ledger = self._service.reliable(opened).ledger
+        name, now = f"/{SYSTEM_NAMESPACE}/{STAGING}{digest}", self._clock.monotonic()
+        opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, name)
+        ledger = opened.reliable.ledger
         if opened.producers:
             self._unwritten.pop(digest, None)
         elif not ledger.confirmed_end:
             if now - self._unwritten.setdefault(digest, now) >= STAGED_SECONDS:
-                await self._service.delete_topic(ANONYMOUS, name)
+                await self._lifecycle.delete_topic(SYSTEM, name)
         elif ledger.confirmed_end <= ledger.first:
-            await self._service.delete_topic(ANONYMOUS, name)
+            await self._lifecycle.delete_topic(SYSTEM, name)
 
     async def close(self) -> None:
         if self._tidying is not None:
@@ -549,10 +558,10 @@ class Sinks:
     async def _topic_of(self, key: SinkKey) -> int | None:
         """The id of the target, if it is one topic and is there."""
         try:
-            return (await self._service.topic(ANONYMOUS, key.target)).id
+            return (await self._topics.lookup(SYSTEM, Action.TOPIC_LOOKUP, key.target)).id
         except DanubeError:
             return None
 
 
 def staging_topic(key: SinkKey) -> str:
-    return f"/{SYSTEM}/{STAGING}{key.digest}"
+    return f"/{SYSTEM_NAMESPACE}/{STAGING}{key.digest}"

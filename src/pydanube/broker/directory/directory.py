@@ -31,14 +31,14 @@ from pydanube.base.errors import (
 )
 from pydanube.base.keys import KeyHash
 from pydanube.base.limits import NAMESPACES_MAX, PARTITIONS_MAX
-from pydanube.base.names import TopicName, check_namespace
+from pydanube.base.names import DEFAULT_NAMESPACE, TopicName, check_namespace
 from pydanube.base.wording import many
 from pydanube.broker.directory.notes import Notes
 from pydanube.broker.limits.policies import Policies
 from pydanube.metadata.records import Entry
 from pydanube.ports.metadata import MetadataStore
 
-DEFAULT, SYSTEM = "default", "system"
+SYSTEM_NAMESPACE = "system"
 _NEXT = "ids/topics"
 _TOPICS = "topics/"
 IDS_AT_ONCE = 1_000  # reserved in one transaction
@@ -121,7 +121,7 @@ class Directory:
 
     async def prepare(self) -> None:
         """Creates the namespaces `default` and `system` if they do not exist yet."""
-        for name in (DEFAULT, SYSTEM):
+        for name in (DEFAULT_NAMESPACE, SYSTEM_NAMESPACE):
             if self._store.get(_namespace_key(name)) is None:
                 await self._store.transact([(_namespace_key(name), 0)], [(_namespace_key(name), b"{}")])
 
@@ -159,7 +159,7 @@ class Directory:
 
     def check_deletable(self, name: str) -> None:
         self.policies(name)
-        if name in (DEFAULT, SYSTEM):
+        if name in (DEFAULT_NAMESPACE, SYSTEM_NAMESPACE):
             raise RequestInvalid(f"namespace {name} is built in and cannot be deleted")
         if topics := self.topic_count(name):
             raise NamespaceNotEmpty(f"namespace {name} still has topics: {topics}")

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from pydanube.base.errors import TopicBusy, WatchLagged
-from pydanube.base.limits import TOPIC_CHANGES_KEPT, TOPIC_CHANGES_TOLD_MAX, TOPIC_WATCHERS_MAX
+from pydanube.base.limits import TOPIC_CHANGES_KEPT, TOPIC_CHANGES_LISTED_MAX, TOPIC_WATCHERS_MAX
 from pydanube.ports.metadata import MetadataStore, Watch
 from pydanube.storage.guard import Guard
 
@@ -76,7 +76,7 @@ class TopicChanges:
             return Changes(self._noted, [], missed=True)
         newer = takewhile(lambda change: change.revision > revision, reversed(self._recent))
         topics = sorted({change.topic for change in newer if namespaces is None or change.namespace in namespaces})
-        if len(topics) > TOPIC_CHANGES_TOLD_MAX:
+        if len(topics) > TOPIC_CHANGES_LISTED_MAX:
             return Changes(self._noted, [], missed=True)
         return Changes(self._noted, topics)
 

@@ -1,4 +1,4 @@
-"""One backup at a time: a cut through the storage that a client copies piece by piece, at a pace that disturbs nobody.
+"""One backup at a time: a snapshot of the storage that a client copies piece by piece, at a pace that disturbs nobody.
 
 A client that is gone is noticed by its silence. A disk that becomes short of room ends the backup, for what it holds
 back from removal would be missing to publishers.
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pydanube.base.errors import BackupEnded, BackupRunning, DiskFull, RequestInvalid
 from pydanube.base.limits import BACKUP_CHUNK_BYTES_MAX, BACKUP_SILENCE_SECONDS
 from pydanube.broker.limits.disk_room import Room
-from pydanube.storage.cut import Cut, CutFile, take_cut
 from pydanube.storage.metadata.file import LocalMetadata
 from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.snapshot import Snapshot, SnapshotFile, take_snapshot
 
 
 class Backups:
@@ -28,9 +28,9 @@ class Backups:
         self._bytes_per_second = bytes_per_second
         self._number = 0  # of the last one
         self._beginning = False
-        self._cut: Cut | None = None
-        self._files: dict[str, CutFile] = {}
-        self._copied: CutFile | None = None  # to its end, last
+        self._snapshot: Snapshot | None = None
+        self._files: dict[str, SnapshotFile] = {}
+        self._copied: SnapshotFile | None = None  # to its end, last
         self._silence: TimerHandle | None = None
         self._free_at = 0.0  # when the next piece may be read
 
@@ -38,31 +38,31 @@ class Backups:
     def node(self) -> str:
         return self._node.identity
 
-    async def begin(self) -> tuple[int, Cut]:
-        if self._cut is not None or self._beginning:
+    async def begin(self) -> tuple[int, Snapshot]:
+        if self._snapshot is not None or self._beginning:
             raise BackupRunning("another backup is in progress")
         self._check_room()
         self._beginning = True
         try:
-            self._cut = await take_cut(self._metadata, self._node)
+            self._snapshot = await take_snapshot(self._metadata, self._node)
         finally:
             self._beginning = False
         self._number += 1
         self._copied = None
-        self._files = {file.name: file for file in self._cut.files}
+        self._files = {file.name: file for file in self._snapshot.files}
         self._heard()
-        return self._number, self._cut
+        return self._number, self._snapshot
 
-    def files(self, number: int, after: str, limit: int) -> Sequence[CutFile]:
+    def files(self, number: int, after: str, limit: int) -> Sequence[SnapshotFile]:
         """In the order to copy them in, behind the one called `after`."""
-        cut = self._get(number)
+        snapshot = self._get(number)
         names = list(self._files)
         first = names.index(after) + 1 if after in self._files else 0
-        return cut.files[first : first + limit]
+        return snapshot.files[first : first + limit]
 
     async def read(self, number: int, name: str, offset: int, length: int) -> bytes:
         """A piece of a file. One that was read to its end is let go of with the next: the answer may have been lost."""
-        cut, file = self._get(number), self._files.get(name)
+        snapshot, file = self._get(number), self._files.get(name)
         if file is None:
             raise RequestInvalid(f"the backup has no file {name[:100]!r}")
         if not 0 <= offset < file.length or not 0 < length <= BACKUP_CHUNK_BYTES_MAX:
@@ -79,7 +79,7 @@ class Backups:
         self._get(number)
         self._heard()
         if self._copied not in (None, file):
-            cut.release(self._copied)
+            snapshot.release(self._copied)
         self._copied = file if offset + length == file.length and file.generation is not None else None
         return data
 
@@ -90,14 +90,14 @@ class Backups:
     def close(self) -> None:
         if self._silence is not None:
             self._silence.cancel()
-        if self._cut is not None:
-            self._cut.close()
-            self._cut = None
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
 
-    def _get(self, number: int) -> Cut:
-        if self._cut is None or number != self._number:
+    def _get(self, number: int) -> Snapshot:
+        if self._snapshot is None or number != self._number:
             raise BackupEnded(f"backup {number} has ended")
-        return self._cut
+        return self._snapshot
 
     def _check_room(self) -> None:
         if self._room.short:

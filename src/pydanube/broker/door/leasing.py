@@ -12,25 +12,27 @@ from asyncio import Future, Task, TimerHandle
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from pydanube.access.principals import Principal
 from pydanube.base.errors import (
     DanubeError,
     LeaseEnded,
     RequestInvalid,
-    SubscriptionNotFound,
     TooManyLeases,
     TopicClosed,
 )
 from pydanube.base.limits import LEASES_MAX, SECOND
 from pydanube.base.names import TopicName, parse_topic
 from pydanube.base.ranges import Ranges, ranges_of
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import ConsumerHold, Opened, Principal
+from pydanube.broker.serving.handles import ConsumerHandle
 from pydanube.broker.subscription.delivery import Delivery, Timing
-from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.dispatch.agenda import Agenda
 from pydanube.dispatch.redelivery import TIMED_OUT
+from pydanube.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from pydanube.broker.door.session import Session
 
 _TOKEN = re.compile(r"([0-9]{1,18}\.[0-9]{1,18})\.([0-9]{0,9})\.([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
 LOOK_SECONDS = 0.25  # for messages that exist to be read; whoever does not want to wait gets this much
@@ -102,19 +104,13 @@ class Outlet:
 
     def __init__(self, leasing: Leasing, key: Key) -> None:
         self.key = key
-        self.hold: ConsumerHold | None = None  # set once the subscription has it
-        self.opening: Task[ConsumerHold] | None = None  # until then
+        self.handle: ConsumerHandle | None = None  # set once the subscription has it
+        self.opening: Task[ConsumerHandle] | None = None  # until then
         self.leases: dict[int, Lease] = {}  # by offset
         self.polls: dict[Poll, None] = {}
         self._leasing = leasing
         self._arrived: deque[Delivery] = deque()
         self._sharing = False
-
-    @property
-    def host(self) -> SubscriptionHost:
-        assert self.hold is not None
-        assert isinstance(self.hold.host, SubscriptionHost)
-        return self.hold.host
 
     # -- the sink ------------------------------------------------------------------------------------------------------
 
@@ -146,7 +142,7 @@ class Outlet:
             poll.failures.pop(self, None)
 
     def closed(self, error: DanubeError) -> None:
-        self.hold = None
+        self.handle = None
         self._arrived.clear()
         self._leasing.end(list(self.leases.values()))
         self._fail(error)
@@ -162,16 +158,16 @@ class Outlet:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def begin(self, opening: Task[ConsumerHold]) -> None:
+    def begin(self, opening: Task[ConsumerHandle]) -> None:
         """Requests may enter at once, and are served when the subscription has the consumer."""
         self.opening = opening
         opening.add_done_callback(self._opened)
 
-    def _opened(self, opening: Task[ConsumerHold]) -> None:
+    def _opened(self, opening: Task[ConsumerHandle]) -> None:
         self.opening = None
         error = TopicClosed("the broker is stopping") if opening.cancelled() else opening.exception()
         if error is None:
-            self.hold = opening.result()
+            self.handle = opening.result()
             self._ask()
             self._leasing.drop(self)
         else:
@@ -188,15 +184,15 @@ class Outlet:
 
     def give_back(self, first: int, last: int) -> None:
         """Nobody was handed these: they are decided again, and have not failed."""
-        if self.hold is not None:
-            self.host.engine.undelivered(self.hold.consumer.id, first, last, self.host.now)
+        if self.handle is not None:
+            self.handle.give_back(first, last)
             self._ask()
 
     def _ask(self) -> None:
         """As many permits as the requests that wait want messages."""
-        if self.hold is not None:
-            self.host.withdraw(self.hold.consumer.id)
-            self.host.grant(self.hold.consumer.id, sum(poll.wants for poll in self.polls))
+        if self.handle is not None:
+            self.handle.withdraw()
+            self.handle.grant(sum(poll.wants for poll in self.polls))
 
     def _share(self) -> None:
         self._sharing = False
@@ -204,7 +200,7 @@ class Outlet:
         while self._arrived:
             delivery = self._arrived.popleft()
             poll = next((poll for poll in self.polls if poll.wants), None)
-            if poll is None or self.hold is None or delivery.generation != self.host.known.cursor.generation:
+            if poll is None or self.handle is None or delivery.generation != self.handle.generation:
                 self.give_back(delivery.first, delivery.last)
                 continue
             last = min(delivery.last, delivery.first + poll.wants - 1)
@@ -223,15 +219,20 @@ class Outlet:
         return not (self.leases or self.polls or self._arrived or self.opening)
 
 
-Key = tuple[TopicName, str, str]  # topic (partition), subscription, name of the consumer
+class Key(NamedTuple):
+    """Requests that agree in all of it have one consumer."""
+
+    principal: Principal
+    place: TopicName  # topic or partition
+    subscription: str
+    consumer: str  # its name
 
 
 class Leasing:
     """All leases of a broker. Owned by its loop."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._clock = service.clock
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._outlets: dict[Key, Outlet] = {}
         self._leases: dict[int, Lease] = {}  # by number
         self._deadlines = Agenda()
@@ -245,8 +246,8 @@ class Leasing:
 
     async def receive(
         self,
-        principal: Principal,
-        topic: str,
+        session: Session,
+        places: Sequence[TopicName],
         subscription: str,
         *,
         consumer: str,
@@ -261,12 +262,11 @@ class Leasing:
         """
         if len(self._leases) + limit > LEASES_MAX:
             raise TooManyLeases(f"{len(self._leases)} messages are leased; the maximum is {LEASES_MAX}")
-        places = await self._places(principal, topic)
         poll = Poll(limit, lease_seconds, len(places), asyncio.get_running_loop().create_future())
         outlets: list[Outlet] = []
         try:
             for place in places:
-                outlets.append(self._outlet(principal, (place, subscription, consumer)))
+                outlets.append(self._outlet(session, Key(session.principal, place, subscription, consumer)))
                 outlets[-1].enter(poll)
             async with asyncio.timeout(max(wait, LOOK_SECONDS)):
                 await poll.ready
@@ -282,12 +282,12 @@ class Leasing:
                 poll.ready.exception()  # nobody else looks at it
             for outlet in outlets:
                 outlet.leave(poll)
-        return [Received(leases[0].outlet.key[0], delivery, leases) for delivery, leases in poll.taken]
+        return [Received(leases[0].outlet.key.place, delivery, leases) for delivery, leases in poll.taken]
 
     def open(self, outlet: Outlet, delivery: Delivery, lease_seconds: float | None) -> list[Lease]:
-        assert outlet.hold is not None
-        timeout = outlet.host.engine.policy.ack_timeout if lease_seconds is None else round(lease_seconds * SECOND)
-        mark, partition = outlet.hold.open.mark(outlet.host), outlet.key[0].partition
+        handle, partition = outlet.handle, outlet.key.place.partition
+        assert handle is not None
+        timeout, mark = handle.ack_timeout if lease_seconds is None else round(lease_seconds * SECOND), handle.mark
         found = []
         for offset in range(delivery.first, delivery.last + 1):
             self._number += 1
@@ -310,41 +310,29 @@ class Leasing:
                 outlet.give_back(first, last)
             self.drop(outlet)
 
-    async def _places(self, principal: Principal, topic: str) -> list[TopicName]:
-        parsed, record = parse_topic(topic), await self._service.topic(principal, topic)
-        return [parsed] if parsed.partition is not None else list(record.places())
-
-    def _outlet(self, principal: Principal, key: Key) -> Outlet:
+    def _outlet(self, session: Session, key: Key) -> Outlet:
         outlet = self._outlets.get(key)
         if outlet is None:
             outlet = self._outlets[key] = Outlet(self, key)
-            outlet.begin(asyncio.get_running_loop().create_task(self._connect(principal, outlet)))
+            outlet.begin(asyncio.get_running_loop().create_task(self._connect(session, outlet)))
         return outlet
 
-    async def _connect(self, principal: Principal, outlet: Outlet) -> ConsumerHold:
-        place, subscription, consumer = outlet.key
-        opened, host = await self._find(principal, place, subscription)
-        return await self._service.open_consumer(
-            principal,
+    async def _connect(self, session: Session, outlet: Outlet) -> ConsumerHandle:
+        _, place, subscription, consumer = outlet.key
+        found = await session.subscription(str(place), subscription, stored=True)
+        return await session.open_consumer(
             str(place),
             subscription,
-            host.known.kind,
+            found.kind,
             outlet,
             name=consumer,
-            resume=opened.mark(host),
+            resume=found.mark,
             timing=Timing.TAKEN,  # the deadlines of leases are kept here
         )
 
-    async def _find(self, principal: Principal, place: TopicName, name: str) -> tuple[Opened, SubscriptionHost]:
-        opened = await self._service.open(principal, str(place))
-        host = self._service.reliable(opened).subscriptions.get(name)
-        if host is None:
-            raise SubscriptionNotFound(f"{place} has no subscription {name!r:.200}")
-        return opened, host
-
     # -- what becomes of them ------------------------------------------------------------------------------------------
 
-    async def ack(self, principal: Principal, topic: str, subscription: str, tokens: Sequence[str]) -> list[str]:
+    async def ack(self, session: Session, topic: str, subscription: str, tokens: Sequence[str]) -> list[str]:
         """Durable when it returns, with those that name nothing any more. The end of a lease does not void an ack."""
         acks: dict[tuple[TopicName, str, int], list[Token]] = {}
         for token in map(parse_token, tokens):
@@ -352,19 +340,21 @@ class Leasing:
         void: list[str] = []
         answers: list[Future[None]] = []
         for (place, mark, generation), of_place in acks.items():
-            opened, host = await self._find(principal, place, subscription)
-            if opened.mark(host) != mark or generation != host.known.cursor.generation:
+            found = await session.subscription(str(place), subscription, stored=True)
+            if found.mark != mark or generation != found.generation:
                 void += map(str, of_place)
                 continue
-            answers.append(host.ack(generation, ranges_of(sorted({token.offset for token in of_place}))))
+            answers.append(found.ack(generation, ranges_of(sorted({token.offset for token in of_place}))))
             self.end([lease for lease in map(self._lease, of_place) if lease is not None])
         await asyncio.gather(*answers)
         _check_some(tokens, void, "the subscription has since been deleted or moved by a seek")
         return void
 
-    def nack(self, topic: str, tokens: Sequence[str], delay_seconds: float, reason: str) -> list[str]:
+    def nack(
+        self, topic: str, subscription: str, tokens: Sequence[str], delay_seconds: float, reason: str
+    ) -> list[str]:
         """They failed and come again. Returns those whose lease has ended, so that they do anyhow."""
-        leases, ended = self._held(topic, tokens)
+        leases, ended = self._held(topic, subscription, tokens)
         self._failed(leases, delay_seconds, reason)
         return ended
 
@@ -375,27 +365,30 @@ class Leasing:
     def _failed(self, leases: Sequence[Lease], delay_seconds: float, reason: str) -> None:
         for outlet, ranges in _by_outlet(leases):
             self.end(_at(outlet, ranges), drop=False)
-            assert outlet.hold is not None
-            generation = outlet.host.known.cursor.generation
-            outlet.host.nack(outlet.hold.consumer.id, generation, ranges, round(delay_seconds * SECOND), reason)
+            assert outlet.handle is not None
+            outlet.handle.nack(outlet.handle.generation, ranges, round(delay_seconds * SECOND), reason)
             self.drop(outlet)
 
-    def extend(self, topic: str, tokens: Sequence[str], lease_seconds: float) -> list[str]:
+    def extend(self, topic: str, subscription: str, tokens: Sequence[str], lease_seconds: float) -> list[str]:
         """They end so long from now. Returns those that have ended already."""
-        leases, ended = self._held(topic, tokens)
+        leases, ended = self._held(topic, subscription, tokens)
         for lease in leases:
             self._deadlines.set(lease.token.number, self._now + round(lease_seconds * SECOND))
         self._set_timer()
         return ended
 
-    def _held(self, topic: str, tokens: Sequence[str]) -> tuple[list[Lease], list[str]]:
+    def _held(self, topic: str, subscription: str, tokens: Sequence[str]) -> tuple[list[Lease], list[str]]:
+        """Those of the subscription that are open, and those that are not."""
         parsed = [parse_token(text) for text in dict.fromkeys(tokens)]
-        for token in parsed:
-            self._place(topic, token)
-        found = [(token, self._lease(token)) for token in parsed]
+        found = [(token, self._lease_of(self._place(topic, token), subscription, token)) for token in parsed]
         ended = [str(token) for token, lease in found if lease is None]
         _check_some(parsed, ended, "they expired, or the broker was restarted")
         return [lease for _, lease in found if lease is not None], ended
+
+    def _lease_of(self, place: TopicName, subscription: str, token: Token) -> Lease | None:
+        """Not one of another subscription: the caller was asked about this one only."""
+        lease = self._lease(token)
+        return lease if lease is not None and lease.outlet.key[1:3] == (place, subscription) else None
 
     def _lease(self, token: Token) -> Lease | None:
         lease = self._leases.get(token.number)
@@ -424,9 +417,9 @@ class Leasing:
         """The consumer leaves when nobody waits and nothing is leased; what it was given meanwhile has not failed."""
         if outlet.idle:
             self.forget(outlet)
-            if outlet.hold is not None:
-                self._service.close_consumer(outlet.hold, crashed=False)
-                outlet.hold = None
+            if outlet.handle is not None:
+                outlet.handle.close(crashed=False)
+                outlet.handle = None
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

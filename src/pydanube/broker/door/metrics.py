@@ -15,15 +15,20 @@ from typing import NamedTuple, TypeVar
 
 from pydanube.base.counting import Histogram
 from pydanube.base.limits import METRIC_READS_MAX, METRIC_SLICE, METRIC_SUBSCRIPTIONS_MAX, METRIC_TOPICS_MAX, SECOND
+from pydanube.broker.cold.storage_admin import StorageAdmin
 from pydanube.broker.cold.storage_admin import Usage as TierUsage
 from pydanube.broker.cold.tiering import STEPS, Tiering
+from pydanube.broker.commit.sinks import Sinks
 from pydanube.broker.door.pipelines import Pipelines, State
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import AnySubscription, Opened
+from pydanube.broker.door.presence import Presence
+from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.ages import Ages
 from pydanube.broker.topic.best_effort import BestEffortTopic
 from pydanube.broker.topic.topic import Topic
+from pydanube.ports.clock import Clock
+from pydanube.storage.stream.tail import TailCache
 from pydanube.topic.records import Cause
 
 OTHER = "_other"
@@ -183,7 +188,7 @@ class _Sums:
         self.ages: dict[Place, float] = {}
         self._labelled = 0  # subscriptions
 
-    def add_topic(self, label: str, opened: Opened) -> None:
+    def add_topic(self, label: str, opened: OpenTopic) -> None:
         topic = opened.topic
         kept = topic if isinstance(topic, Topic) else None
         values = [
@@ -269,20 +274,36 @@ def _add(sums: dict[Key, list[int]], at: Key, values: list[int]) -> None:
 
 
 class Metrics:
-    """Of one service."""
+    """Of one broker, below its faces."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(
+        self,
+        topics: OpenTopics,
+        tiers: StorageAdmin,
+        tiering: Tiering | None,
+        pipelines: Pipelines,
+        sinks: Sinks,
+        presence: Presence,
+        cache: TailCache,
+        clock: Clock,
+    ) -> None:
+        self._topics = topics
+        self._tiers = tiers
+        self._tiering = tiering
+        self._pipelines = pipelines
+        self._sinks = sinks
+        self._presence = presence
+        self._cache = cache
+        self._clock = clock
 
     async def collect(self, page: Page) -> None:
-        service, sums = self._service, _Sums()
-        ages = Ages(service.surroundings.clock.wall(), METRIC_READS_MAX)
-        opened = service.opened()
+        sums, opened = _Sums(), self._topics.opened()
+        ages = Ages(self._clock.wall(), METRIC_READS_MAX)
         for number, each in enumerate(opened):
             label = str(each.name) if number < METRIC_TOPICS_MAX else OTHER
             sums.add_topic(label, each)
-            if service.tiering is not None and isinstance(each.topic, Topic):
-                sums.add_tiers(label, service.tiers.usage(each.topic, service.clock.wall()))
+            if self._tiering is not None and isinstance(each.topic, Topic):
+                sums.add_tiers(label, self._tiers.usage(each.topic, self._clock.wall()))
             end = each.topic.ledger.confirmed_end if isinstance(each.topic, Topic) else 0
             hosts: list[tuple[str, AnySubscription]] = [*each.topic.subscriptions.items()]
             for name, host in hosts:
@@ -294,16 +315,16 @@ class Metrics:
             if not number % METRIC_SLICE:
                 await asyncio.sleep(0)  # the others of the loop first
         await sums.write(page)
-        if service.tiering is not None:
-            _add_tiering(page, service.tiering)
-        await _add_pipelines(page, service.admin.pipelines)
-        for code, count in service.rejected.items():
+        if self._tiering is not None:
+            _add_tiering(page, self._tiering)
+        await _add_pipelines(page, self._pipelines)
+        for code, count in self._topics.rejected.items():
             page.add("danube_publishes_rejected_total", count, code)
-        page.add("danube_sinks_blocked", service.sinks.blocked_writers)
-        for guard in service.presence.guards:
+        page.add("danube_sinks_blocked", self._sinks.blocked_writers)
+        for guard in self._presence.guards:
             page.add("danube_background_failures_total", guard.failures, guard.name)
         page.add("danube_topics", len(opened))
-        page.add("danube_tail_cache_bytes", service.surroundings.cache.bytes)
+        page.add("danube_tail_cache_bytes", self._cache.bytes)
 
 
 def _add_tiering(page: Page, tiering: Tiering) -> None:

@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from heapq import merge
 from itertools import count, dropwhile, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pydanube.base.limits import METRIC_SLICE, NODE_LEDGERS_MAX, NODE_LEDGERS_RESERVED
-from pydanube.broker.serving.open_topic import ConsumerHold, Opened
+from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.serving.handles import ConsumerHandle
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
-from pydanube.dispatch.explain import Cause as Why
+from pydanube.ports.clock import Clock
 from pydanube.storage.guard import Guard
-
-if TYPE_CHECKING:
-    from pydanube.broker.door.service import Service
 
 
 class Connection(NamedTuple):
@@ -58,47 +58,34 @@ class Presence:
         return list(islice(dropwhile(lambda each: each.number <= after, found), limit))
 
 
-def members_of(places: Sequence[Opened], subscription: str) -> list[Member]:
+def members_of(places: Sequence[OpenTopic], subscription: str) -> list[Member]:
     """By the order in which they came to the first partition. Those of one name and address are one member."""
-    found: dict[tuple[str, str], list[ConsumerHold]] = {}
+    found: dict[tuple[str, str], list[ConsumerHandle]] = {}
     for each in places:
-        for hold in each.consumers.values():
-            if each.topic.subscriptions.get(subscription) is hold.host:
-                found.setdefault((hold.consumer.name, hold.address), []).append(hold)
-    return [_member(name, address, holds) for (name, address), holds in found.items()]
+        for consumer in each.consumers:
+            if each.topic.subscriptions.get(subscription) is consumer.subscription:
+                found.setdefault((consumer.name, consumer.address), []).append(consumer)
+    return [_member(name, address, consumers) for (name, address), consumers in found.items()]
 
 
-def _member(name: str, address: str, holds: Sequence[ConsumerHold]) -> Member:
-    active = [hold for hold in holds if _is_active(hold)]
+def _member(name: str, address: str, consumers: Sequence[ConsumerHandle]) -> Member:
+    active = [each for each in consumers if each.active]
     return Member(
         name,
         address,
-        [hold.consumer.id for hold in holds],
-        [number for hold in holds if (number := hold.open.name.partition) is not None],
+        [each.id for each in consumers],
+        [number for each in consumers if (number := each.partition) is not None],
         bool(active),
-        [number for hold in active if (number := hold.open.name.partition) is not None],
-        sum(map(_in_flight, holds)),
+        [number for each in active if (number := each.partition) is not None],
+        sum(last - first + 1 for each in consumers for first, last in each.held),
     )
 
 
-def _is_active(hold: ConsumerHold) -> bool:
-    host = hold.host
-    if not isinstance(host, SubscriptionHost):
-        return True
-    return host.engine.explain_consumer(hold.consumer.id, host.now).cause is not Why.STANDBY
-
-
-def _in_flight(hold: ConsumerHold) -> int:
-    if not isinstance(hold.host, SubscriptionHost):
-        return 0
-    return sum(last - first + 1 for first, last in hold.host.engine.held(hold.consumer.id))
-
-
-async def status_of(service: Service) -> dict[str, Any]:
+async def status_of(topics: OpenTopics, presence: Presence, room: Room, clock: Clock) -> dict[str, Any]:
     """Sums over what is open. Counters are since topics were opened; who asks twice has rates."""
     names = ("producers", "consumers", "subscriptions", "messages_in", "messages_out", "stored_bytes", "backlog")
     sums = dict.fromkeys(names, 0)
-    opened = service.opened()
+    opened = topics.opened()
     for number, each in enumerate(opened, 1):
         topic = each.topic
         sums["producers"] += len(each.producers)
@@ -114,12 +101,12 @@ async def status_of(service: Service) -> dict[str, Any]:
                 sums["backlog"] += max(0, end - cursor.floor - cursor.above.count)
         if not number % METRIC_SLICE:
             await asyncio.sleep(0)  # the others of the loop first
-    room, limited = service.room, bool(service.room.reserve_bytes)
+    limited = bool(room.reserve_bytes)
     return {
-        "started": service.presence.started,
-        "now": service.clock.wall(),
+        "started": presence.started,
+        "now": clock.wall(),
         "topics": len(opened),
-        "connections": sum(1 for each in service.presence.listed for _ in each()),
+        "connections": sum(1 for each in presence.listed for _ in each()),
         **sums,
         "disk_free_bytes": room.bytes if limited else None,
         "disk_reserve_bytes": room.reserve_bytes if limited else None,

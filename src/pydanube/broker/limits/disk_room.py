@@ -21,7 +21,7 @@ from pydanube.base.limits import (
     NODE_LEDGERS_MAX,
     NODE_LEDGERS_RESERVED,
     NODE_LEDGERS_WARN,
-    ROOM_LOOK_SECONDS,
+    ROOM_CHECK_SECONDS,
     ROOM_RESERVE_FILES,
     ROOM_RESERVE_METADATA_BYTES,
 )
@@ -153,5 +153,5 @@ class Room:
 
     async def _look_regularly(self) -> None:
         while True:
-            await asyncio.sleep(ROOM_LOOK_SECONDS)
+            await asyncio.sleep(ROOM_CHECK_SECONDS)
             await self.guard.over(self.look())

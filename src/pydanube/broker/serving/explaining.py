@@ -6,22 +6,23 @@ A core knows causes and its own time; here they become sentences with the time o
 from __future__ import annotations
 
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from pydanube.access.principals import Principal
+from pydanube.access.rights import Action
 from pydanube.base.errors import DanubeError, NotReliable, RequestInvalid, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
 from pydanube.base.names import TopicName
 from pydanube.base.units import shown_when
-from pydanube.broker.serving.open_topic import Opened, Principal
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.state.options import dead_letter_topic
 from pydanube.broker.subscription.damage_notices import DAMAGE, in_words
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.dispatch.explain import Explanation
-
-if TYPE_CHECKING:
-    from pydanube.broker.door.service import Service
+from pydanube.ports.clock import Clock
 
 
 class Told(NamedTuple):
@@ -37,7 +38,8 @@ class Told(NamedTuple):
 
 
 async def explain(
-    service: Service,
+    topics: OpenTopics,
+    clock: Clock,
     principal: Principal,
     topic: str,
     subscription: str,
@@ -48,14 +50,15 @@ async def explain(
     """About a message, a consumer, or, if neither is named, the first message of each partition that is not done."""
     if offset is not None and consumer is not None:
         raise RequestInvalid("give either an offset or a consumer to explain, not both")
+    asked = (principal, Action.SUBSCRIPTION_DESCRIBE, topic)
     if offset is not None or consumer is not None:
-        places = [await service.open(principal, topic)]
+        places = [await topics.open(*asked, of=subscription)]
     else:
-        places = await service.admin.places(principal, topic)
+        places = await topics.places(*asked, of=subscription)
     if not isinstance(places[0].topic, Topic):
         raise NotReliable(f"{places[0].name} is not reliable: only waiting consumers get its messages")
     told = [
-        await _explain(service, each, each.topic, host, offset, consumer)
+        await _explain(clock, each, each.topic, host, offset, consumer)
         for each in places
         if isinstance(each.topic, Topic) and (host := each.topic.subscriptions.get(subscription)) is not None
     ]
@@ -65,7 +68,7 @@ async def explain(
 
 
 async def _explain(
-    service: Service, opened: Opened, topic: Topic, host: SubscriptionHost, offset: int | None, consumer: int | None
+    clock: Clock, opened: OpenTopic, topic: Topic, host: SubscriptionHost, offset: int | None, consumer: int | None
 ) -> Told:
     cursor, end = host.known.cursor, topic.ledger.confirmed_end
     backlog, total = end - cursor.floor - cursor.above.count, end - min(cursor.floor, host.known.start)
@@ -77,7 +80,7 @@ async def _explain(
     else:
         offset = cursor.floor if offset is None else offset
         found = await _of_offset(topic, host, offset)
-    now = service.clock.wall()
+    now = clock.wall()
     until = None if found.until is None else found.until - host.now + now
     sentence = _sentence(found, "" if until is None else shown_when(until, now), opened.name, host)
     return Told(opened.name.partition, offset, found.cause.code, until, sentence, backlog, total)

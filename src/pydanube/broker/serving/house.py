@@ -13,16 +13,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import HOUSE_SLOW_TURNS_MAX, HOUSE_TURN_SECONDS, HOUSE_TURNS, KIB
-from pydanube.broker.serving.open_topic import Opened
+from pydanube.base.limits import (
+    HOUSEKEEPING_SLOW_TURNS_MAX,
+    HOUSEKEEPING_TURN_SECONDS,
+    HOUSEKEEPING_TURNS,
+    KIB,
+)
+from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.intake import Intake
+from pydanube.broker.serving.leftovers import Leftovers
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.topic.topic import Topic
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.guard import Guard
-
-if TYPE_CHECKING:
-    from pydanube.broker.door.service import Service
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
@@ -33,17 +39,29 @@ QUIET_TURNS = 10  # after which a topic is looked at although nothing happens in
 class Housekeeping:
     """Owned by the broker's loop."""
 
-    def __init__(self, service: Service, find_leftovers: Callable[[], Awaitable[None]]) -> None:
-        self._service = service
+    def __init__(
+        self,
+        topics: OpenTopics,
+        leftovers: Leftovers,
+        find_leftovers: Callable[[], Awaitable[None]],
+        room: Room,
+        intake: Intake,
+        clock: CheckedClock,
+    ) -> None:
+        self._topics = topics
+        self._leftovers = leftovers
+        self._room = room
+        self._intake = intake
+        self._clock = clock
         self._find_leftovers: Callable[[], Awaitable[None]] | None = find_leftovers  # until it has
         self.guard = Guard("housekeeping")
         self._loop = asyncio.get_running_loop()
         self._moved = asyncio.Event()  # set when the clock is moved by hand
-        self._waiting: dict[Opened, None] = {}  # for a turn
+        self._waiting: dict[OpenTopic, None] = {}  # for a turn
         self._takers: dict[Task[None], None] = {}
-        self._under_way: dict[Opened, Task[None]] = {}
-        self._again: dict[Opened, None] = {}  # of these, those that became due once more meanwhile
-        self._slow: dict[Opened, None] = {}  # their last turn took long, or still does: the next is apart at once
+        self._under_way: dict[OpenTopic, Task[None]] = {}
+        self._again: dict[OpenTopic, None] = {}  # of these, those that became due once more meanwhile
+        self._slow: dict[OpenTopic, None] = {}  # their last turn took long, or still does: the next is apart at once
         self._running = self._loop.create_task(self._run())
 
     def time_moved(self) -> None:
@@ -72,8 +90,8 @@ class Housekeeping:
                 await self._moved.wait()
         moved = self._moved.is_set()
         self._moved.clear()
-        self._service.clock.trusted()  # a jump is noticed soon, whatever topics are open
-        self._service.intake.turn()
+        self._clock.trusted()  # a jump is noticed soon, whatever topics are open
+        self._intake.turn()
         self._line_up(moved, rounds)
 
     async def _sweep(self) -> None:
@@ -84,13 +102,13 @@ class Housekeeping:
                 self._find_leftovers = None
             except DanubeError as error:
                 log.warning("cleaning up after deleted topics failed; retrying: %s", error)
-        self._service.leftovers.begin()
+        self._leftovers.begin()
 
     def _line_up(self, moved: bool, rounds: int) -> None:
         """Those that are due wait for a turn, unless they do already, or have one."""
         self._slow = {each: None for each in self._slow if each.ended is None or each in self._under_way}
-        everybody = moved or self._service.room.short
-        for number, opened in enumerate(self._service.opened()):
+        everybody = moved or self._room.short
+        for number, opened in enumerate(self._topics.opened()):
             topic = opened.topic
             if not isinstance(topic, Topic):
                 topic.tick()
@@ -102,7 +120,7 @@ class Housekeeping:
             due = everybody or opened.policies.due_always or topic.lost or (rounds + number) % QUIET_TURNS == 0
             if topic.stirred() or due:
                 self._waiting[opened] = None
-        for _ in range(min(HOUSE_TURNS - len(self._takers), len(self._waiting))):
+        for _ in range(min(HOUSEKEEPING_TURNS - len(self._takers), len(self._waiting))):
             taker = self._loop.create_task(self._take_turns())
             self._takers[taker] = None
             taker.add_done_callback(self._takers.pop)
@@ -112,39 +130,39 @@ class Housekeeping:
             opened = next(iter(self._waiting))
             del self._waiting[opened]
             known = opened in self._slow
-            if known and self.slow >= HOUSE_SLOW_TURNS_MAX:
+            if known and self.slow >= HOUSEKEEPING_SLOW_TURNS_MAX:
                 continue  # it gets its turn when one of those that are slow has had its own
             turn = self._under_way[opened] = self._loop.create_task(self._keep(opened))
             turn.add_done_callback(partial(self._had_turn, opened))
             if not known:
                 await self._patience(opened, turn)
 
-    async def _patience(self, opened: Opened, turn: Task[None]) -> None:
+    async def _patience(self, opened: OpenTopic, turn: Task[None]) -> None:
         """Until it has had its turn, or is waited for apart."""
         while not turn.done():
-            await asyncio.wait([turn], timeout=HOUSE_TURN_SECONDS)
-            if not turn.done() and self.slow < HOUSE_SLOW_TURNS_MAX:
+            await asyncio.wait([turn], timeout=HOUSEKEEPING_TURN_SECONDS)
+            if not turn.done() and self.slow < HOUSEKEEPING_SLOW_TURNS_MAX:
                 self._slow[opened] = None
                 return log.warning("%s: housekeeping is taking long; other topics are not affected", opened.name)
 
-    def _had_turn(self, opened: Opened, turn: Task[None]) -> None:
+    def _had_turn(self, opened: OpenTopic, turn: Task[None]) -> None:
         del self._under_way[opened]
         if opened in self._again:
             del self._again[opened]
             self._waiting[opened] = None
 
-    async def _keep(self, opened: Opened) -> None:
-        service, topic, began = self._service, opened.topic, self._loop.time()
+    async def _keep(self, opened: OpenTopic) -> None:
+        topic, began = opened.topic, self._loop.time()
         assert isinstance(topic, Topic)
         try:
             if topic.lost:
-                return await service.let_go(opened)
+                return await self._topics.let_go(opened)
             await topic.tick()
-            if service.room.short:
+            if self._room.short:
                 topic.roll_unneeded(ROLL_BYTES_WHEN_SHORT)
             if opened.ended is None:
                 opened.settle_usage()
         except Exception as error:  # one topic's trouble is not the others'
             log.error("%s: %s", opened.name, error, exc_info=not isinstance(error, DanubeError))
-        if self._loop.time() - began < HOUSE_TURN_SECONDS:
+        if self._loop.time() - began < HOUSEKEEPING_TURN_SECONDS:
             self._slow.pop(opened, None)

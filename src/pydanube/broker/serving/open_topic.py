@@ -1,4 +1,4 @@
-"""Who holds what of an open topic: its producers, its consumers, and the principal that every call names.
+"""A topic or partition that is served here, with its producers and consumers.
 
 What the topic allows is enforced here, so that no face and no verb can forget it.
 """
@@ -6,15 +6,18 @@ What the topic allows is enforced here, so that no face and no verb can forget i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from pydanube.base.errors import (
     ConsumerLimitReached,
     DanubeError,
     MessageTooLarge,
+    NotReliable,
     ProducerLimitReached,
     QuotaReached,
+    RequestInvalid,
     SubscriptionConsumerLimitReached,
     SubscriptionLimitReached,
     SubscriptionOptionInvalid,
@@ -30,72 +33,25 @@ from pydanube.broker.limits.policies import DELTA, Policies
 from pydanube.broker.limits.quotas import Usage
 from pydanube.broker.limits.rates import rate_of
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.subscription.delivery import Consumer
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.best_effort import BestEffortSubscription, BestEffortTopic
-from pydanube.broker.topic.producer_sessions import Session
 from pydanube.broker.topic.topic import Receipt, Topic
 from pydanube.ports.clock import Clock
 from pydanube.stream.retention import RetentionPolicy
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
-AnyTopic = Topic | BestEffortTopic
-AnySubscription = SubscriptionHost | BestEffortSubscription
-Ended = Callable[[DanubeError], None]
+if TYPE_CHECKING:
+    from pydanube.broker.serving.handles import ConsumerHandle, ProducerHandle
 
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who calls. Permissions come later; every call already says it."""
-
-    name: str = "anonymous"
-    address: str = ""  # host:port of its connection, where it has one
-
-
-ANONYMOUS = Principal()
+AnyTopic: TypeAlias = Topic | BestEffortTopic
+AnySubscription: TypeAlias = SubscriptionHost | BestEffortSubscription
+Start: TypeAlias = str | int | Mapping[str, int]  # earliest, latest, an offset, or {"time": microseconds}
 
 
 @dataclass(eq=False, slots=True)
-class Producer:
-    """A producer's hold on one topic (partition)."""
-
-    number: int  # of all holds of the service
-    open: Opened
-    session: Session | None  # None without a name: what it sends is not deduplicated
-    reliable: bool
-    tell_ended: Ended  # to be told when the topic is no longer there for it
-    temporary: bool = False  # without a name of its own
-    tell_limit: Callable[[int | None], None] | None = None  # to be told when the topic takes larger or smaller messages
-
-    def let_go(self, *, lost: bool) -> None:
-        """Its user has closed it, or its connection is lost and it may come back."""
-        self.open.producers.pop(self.number, None)
-        if self.open.exclusive == self.number:
-            self.open.exclusive = None
-        if self.session is None or not isinstance(self.open.topic, Topic):
-            return
-        sessions = self.open.topic.sessions
-        if self.temporary and not lost:
-            sessions.release(self.session)
-        else:
-            sessions.let_go(self.session)
-
-
-@dataclass(eq=False, slots=True)
-class ConsumerHold:
-    """A consumer's hold on one subscription of one topic (partition)."""
-
-    number: int  # of all holds of the service
-    open: Opened
-    host: AnySubscription
-    consumer: Consumer
-    address: str = ""  # of whoever opened it
-
-
-@dataclass(eq=False, slots=True)
-class Opened:
-    """A topic (partition) that is served here, who uses it, and what it allows."""
+class OpenTopic:
+    """Made by `OpenTopics`, which asks whether the caller may open it."""
 
     name: TopicName
     record: TopicRecord
@@ -106,9 +62,9 @@ class Opened:
     pace: Pace | None = None  # of its publishers, where that has a limit
     subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that none slips past the limit
     redriving: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that no letter goes twice
-    producers: dict[int, Producer] = field(default_factory=dict)
-    consumers: dict[int, ConsumerHold] = field(default_factory=dict)
-    exclusive: int | None = None  # number of the producer that has it for itself
+    producers: dict[ProducerHandle, None] = field(default_factory=dict)
+    consumers: dict[ConsumerHandle, None] = field(default_factory=dict)
+    exclusive: ProducerHandle | None = None  # the producer that has it for itself
     ended: DanubeError | None = None  # why it is no longer served
     changing: bool = False  # opened for a change of all partitions, which has to be made before anybody else uses it
 
@@ -116,15 +72,46 @@ class Opened:
         """What was decided about it holds from now on; what exists stays."""
         before, self.record, self.policies, self.usage = self.policies, record, policies, usage
         if before.message_bytes_max != policies.message_bytes_max:
-            for producer in self.producers.values():
-                if producer.tell_limit is not None:
-                    producer.tell_limit(policies.message_bytes_max)
+            for producer in self.producers:
+                producer.limited(policies.message_bytes_max)
         self.topic.alter(topic_options(record, policies))
         rate = rate_of(policies.publish_messages_per_second, policies.publish_bytes_per_second)
         kept = None if self.pace is None else (self.pace.rate.messages, self.pace.rate.bytes)
         if kept != (None if rate is None else (rate.messages, rate.bytes)):
             self.let_go()
             self.pace = None if rate is None else Pace(rate, clock)
+
+    @property
+    def reliable(self) -> Topic:
+        """The topic, if it stores messages; raises `NotReliable` if not."""
+        if not isinstance(self.topic, Topic):
+            raise NotReliable(f"{self.name} is not reliable and stores nothing")
+        return self.topic
+
+    async def offset_at(self, start: Start) -> str | int:
+        """The offset that a time means. The topic itself knows what `earliest` and `latest` are."""
+        if not isinstance(start, Mapping):
+            return start
+        time = start.get("time")
+        if not isinstance(time, int):
+            raise RequestInvalid("a start by time must be {'time': microseconds}")
+        return await self.reliable.find_time(time)
+
+    async def enter(
+        self,
+        subscription: str,
+        kind: SubscriptionKind,
+        start: Start,
+        options: SubscriptionOptions | None,
+        *,
+        create: bool = True,
+    ) -> AnySubscription:
+        """The subscription of that name; where it is new, and may be made, with these options."""
+        options = self.options_for(subscription, kind, options)
+        offset = await self.offset_at(start)
+        async with self.subscribing:
+            self.check_subscriptions(subscription)
+            return await self.topic.subscribe(subscription, kind, start=offset, options=options, create=create)
 
     def settle_usage(self) -> None:
         """What was trimmed or failed counts no more; where space is short, what nobody needs is sealed to go."""
@@ -155,8 +142,8 @@ class Opened:
         self.let_go()
         producers, self.producers, self.exclusive = self.producers, {}, None
         self.consumers = {}  # their subscriptions tell them
-        for producer in producers.values():
-            producer.tell_ended(why)
+        for producer in producers:
+            producer.ended(why)
         if isinstance(self.topic, Topic):
             await self.topic.close(why, seal=seal)
         else:
@@ -169,7 +156,7 @@ class Opened:
 
     def forget(self, host: AnySubscription) -> None:
         """The subscription has ended, and with it its consumers."""
-        self.consumers = {number: hold for number, hold in self.consumers.items() if hold.host is not host}
+        self.consumers = {each: None for each in self.consumers if each.subscription is not host}
 
     def _check_served(self) -> None:
         if self.ended is not None:

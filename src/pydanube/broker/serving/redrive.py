@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from pydanube.base.errors import NameInvalid, PartitionMissing, TopicExists, TopicKindDiffers, TopicNotFound
+from pydanube.access.principals import Principal
+from pydanube.access.rights import Action
+from pydanube.base.errors import NameInvalid, NotAllowed, PartitionMissing, TopicKindDiffers, TopicNotFound
 from pydanube.base.limits import (
     LISTED_MAX,
     OFFSET_MAX,
@@ -24,22 +26,23 @@ from pydanube.base.limits import (
     UNACKED_MAX,
 )
 from pydanube.base.names import parse_topic
-from pydanube.broker.directory.directory import Directory, TopicRecord
-from pydanube.broker.serving.open_topic import ANONYMOUS, Opened, Principal
+from pydanube.broker.directory.directory import TopicRecord
+from pydanube.broker.directory.notes import Notes
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.serving.republish import Refusals, Republisher
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.dead_letter import ORIGIN, REASON, SUBSCRIBER
 from pydanube.broker.topic.topic import EARLIEST, Topic
+from pydanube.broker.work.errands import Errands
 from pydanube.broker.work.heavy import taken_apart
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
+from pydanube.ports.clock import Clock
 from pydanube.ports.offload import Offload
 from pydanube.topic.cursor import Cursor
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, Message
-
-if TYPE_CHECKING:
-    from pydanube.broker.door.service import Service
 
 SUBSCRIPTION = "danube-redrive"
 _OPTIONS = SubscriptionOptions(
@@ -48,7 +51,8 @@ _OPTIONS = SubscriptionOptions(
     poison_chosen=True,
 )
 _NAMED = {"topic": ORIGIN, "subscription": SUBSCRIBER}
-Records: TypeAlias = dict[str, TopicRecord | TopicNotFound | TopicKindDiffers]  # targets by name, or why one is none
+Unfit: TypeAlias = TopicNotFound | TopicKindDiffers | NotAllowed
+Records: TypeAlias = dict[str, TopicRecord | Unfit]  # targets by name, or why letters cannot go there
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,52 +86,120 @@ class Redriven:
             self.targets[target] = self.targets.get(target, 0) + count
 
 
-async def redrive(service: Service, principal: Principal, opened: Opened, wanted: Wanted, done: Redriven) -> None:
-    """The next letters that were not published again yet: as many as wanted, of as many as one request looks at.
+class Redriver:
+    """Owned by the broker's loop."""
 
-    Whoever hangs up before its turn publishes nothing. From then on it goes on by itself, so that no letter stays
-    published and not acknowledged.
-    """
-    assert wanted.dry_run or wanted.limit is not None
-    work = partial(_redrive, service, principal, opened, wanted, done)
-    if wanted.dry_run:
-        return await work()
-    async with AsyncExitStack() as turn:
-        await turn.enter_async_context(opened.redriving)
-        await service.errands.run_holding(turn, work)
+    def __init__(self, topics: OpenTopics, notes: Notes, errands: Errands, offload: Offload, clock: Clock) -> None:
+        self._topics = topics
+        self._notes = notes
+        self._errands = errands
+        self._offload = offload
+        self._clock = clock
 
+    async def redrive(self, principal: Principal, topic: str, wanted: Wanted) -> Redriven:
+        """Publishes dead letters again to where they come from, or elsewhere: a slice of those in one place, whose
+        `next` is where to go on; or, slice by slice, those in all partitions, which have no such offset in common.
 
-async def _redrive(service: Service, principal: Principal, opened: Opened, wanted: Wanted, done: Redriven) -> None:
-    topic = service.reliable(opened)
-    host = topic.subscriptions.get(SUBSCRIPTION)
-    republisher = Republisher(service, principal, opened, done.refused)
-    if host is not None and not wanted.dry_run:
-        await republisher.settle(host)
-    cursor = Cursor(0, topic.ledger.first) if host is None else host.known.cursor
-    offset = cursor.above.next_missing(max(wanted.start, cursor.floor, topic.ledger.first))
-    whole = min(topic.ledger.confirmed_end, cursor.ceiling, wanted.end)  # what fails again at once comes back behind it
-    end = whole if wanted.limit is None else min(whole, offset + REDRIVE_LETTERS_MAX)
-    records: Records = {}
-    while wanted.limit is None or done.count < wanted.limit:
-        generation = cursor.generation
-        letters, offset = await _next_letters(service.offload, topic, cursor, wanted, offset, end, done)
-        if not letters:
-            break
-        groups = await _by_target(service, principal, letters, wanted.target, done.refused, records)
+        The caller needs to be allowed to publish to each target, as if it did so itself.
+        """
+        done, places = Redriven(), await self._topics.places(principal, Action.TOPIC_REDRIVE, topic)
+        for each in places:
+            await self._slice(principal, each, wanted, done)
+            while len(places) > 1 and done.next is not None and done.count != wanted.limit:
+                await self._slice(principal, each, replace(wanted, start=done.next), done)
+        if len(places) > 1:
+            done.next = None
+        return done
+
+    async def _slice(self, principal: Principal, opened: OpenTopic, wanted: Wanted, done: Redriven) -> None:
+        """The next letters that were not published again yet: as many as wanted, of as many as one request looks at.
+
+        Whoever hangs up before its turn publishes nothing. From then on it goes on by itself, so that no letter stays
+        published and not acknowledged.
+        """
+        assert wanted.dry_run or wanted.limit is not None
+        work = partial(self._redrive, principal, opened, wanted, done)
         if wanted.dry_run:
-            for target, group in groups.items():
-                done.add(target, len(group))
-            continue
-        if groups and host is None:
-            entered = await service.enter(opened, SUBSCRIPTION, SubscriptionKind.SHARED, EARLIEST, _OPTIONS)
-            assert isinstance(entered, SubscriptionHost)
-            host, cursor = entered, entered.known.cursor
+            return await work()
+        async with AsyncExitStack() as turn:
+            await turn.enter_async_context(opened.redriving)
+            await self._errands.run_holding(turn, work)
+
+    async def _redrive(self, principal: Principal, opened: OpenTopic, wanted: Wanted, done: Redriven) -> None:
+        topic = opened.reliable
+        host = topic.subscriptions.get(SUBSCRIPTION)
+        republisher = Republisher(
+            self._topics, self._notes, self._offload, self._clock, principal, opened, done.refused
+        )
+        if host is not None and not wanted.dry_run:
+            await republisher.settle(host)
+        cursor = Cursor(0, topic.ledger.first) if host is None else host.known.cursor
+        offset = cursor.above.next_missing(max(wanted.start, cursor.floor, topic.ledger.first))
+        whole = min(
+            topic.ledger.confirmed_end, cursor.ceiling, wanted.end
+        )  # what fails again at once comes back behind it
+        end = whole if wanted.limit is None else min(whole, offset + REDRIVE_LETTERS_MAX)
+        records: Records = {}
+        while wanted.limit is None or done.count < wanted.limit:
             generation = cursor.generation
-        for target, group in groups.items():
-            assert host is not None
-            done.add(target, await republisher.publish(host, generation, target, group))
-    done.next = offset if offset < whole else None
-    await republisher.end()
+            letters, offset = await _next_letters(self._offload, topic, cursor, wanted, offset, end, done)
+            if not letters:
+                break
+            groups = await self._by_target(principal, letters, wanted.target, done.refused, records)
+            if wanted.dry_run:
+                for target, group in groups.items():
+                    done.add(target, len(group))
+                continue
+            if groups and host is None:
+                entered = await opened.enter(SUBSCRIPTION, SubscriptionKind.SHARED, EARLIEST, _OPTIONS)
+                assert isinstance(entered, SubscriptionHost)
+                host, cursor = entered, entered.known.cursor
+                generation = cursor.generation
+            for target, group in groups.items():
+                assert host is not None
+                done.add(target, await republisher.publish(host, generation, target, group))
+        done.next = offset if offset < whole else None
+        await republisher.end()
+
+    async def _by_target(
+        self,
+        principal: Principal,
+        letters: list[Message],
+        target: str | None,
+        refused: Refusals,
+        records: Records,
+    ) -> dict[str, list[Message]]:
+        """By the topic or partition that each goes to. One whose own topic is gone, stores nothing or is closed to the
+        caller stays.
+        """
+        groups: dict[str, list[Message]] = {}
+        for letter in letters:
+            place = target or _origin(letter)
+            assert place is not None
+            try:
+                name, record = parse_topic(place), await self._record(principal, place, records)
+                if name.partition is None and record.partitions:
+                    name = record.partition_of(letter.key or b"")
+                record.check_place(name)
+            except (TopicNotFound, TopicKindDiffers, NameInvalid, PartitionMissing, NotAllowed) as error:
+                if target is not None:
+                    raise
+                refused.add(letter, place, error)
+                continue
+            groups.setdefault(str(name), []).append(letter)
+        return groups
+
+    async def _record(self, principal: Principal, place: str, records: Records) -> TopicRecord:
+        """Each is looked for once, also if it is not there."""
+        if place not in records:
+            try:
+                records[place] = await self._topics.lookup(principal, Action.TOPIC_PUBLISH, place, reliable=True)
+            except (TopicNotFound, TopicKindDiffers, NotAllowed) as error:
+                records[place] = error
+        found = records[place]
+        if isinstance(found, TopicRecord):
+            return found
+        raise found
 
 
 async def _next_letters(
@@ -190,66 +262,3 @@ def _holds(letter: Message, name: str, text: str) -> bool:
     if name == "reason":
         return text in attributes.get(REASON, "")
     return attributes.get(_NAMED.get(name, name)) == text
-
-
-async def _by_target(
-    service: Service,
-    principal: Principal,
-    letters: list[Message],
-    target: str | None,
-    refused: Refusals,
-    records: Records,
-) -> dict[str, list[Message]]:
-    """By the topic or partition that each goes to. One whose own topic no longer exists, or keeps nothing, stays."""
-    groups: dict[str, list[Message]] = {}
-    for letter in letters:
-        place = target or _origin(letter)
-        assert place is not None
-        try:
-            name, record = parse_topic(place), await _record(service, principal, place, records)
-            if name.partition is None and record.partitions:
-                name = record.partition_of(letter.key or b"")
-            record.check_place(name)
-        except (TopicNotFound, TopicKindDiffers, NameInvalid, PartitionMissing) as error:
-            if target is not None:
-                raise
-            refused.add(letter, place, error)
-            continue
-        groups.setdefault(str(name), []).append(letter)
-    return groups
-
-
-async def _record(service: Service, principal: Principal, place: str, records: Records) -> TopicRecord:
-    """Each is looked for once, also if it is not there."""
-    if place not in records:
-        try:
-            records[place] = await service.topic(principal, place, reliable=True)
-        except (TopicNotFound, TopicKindDiffers) as error:
-            records[place] = error
-    found = records[place]
-    if isinstance(found, TopicRecord):
-        return found
-    raise found
-
-
-async def publish_dead_letter(service: Service, directory: Directory, topic: str, message: Batch) -> None:
-    """To the topic of that name, made if need be; done when it is durable."""
-    record = await _made(service, directory, topic)
-    if record.partitions and record.name == parse_topic(topic):
-        [key] = message.keys()
-        topic = str(record.partition_of(key or b""))
-    opened = await service.open(ANONYMOUS, topic, reliable=True)
-    service.room.admit(message.size)  # it stays where it is meanwhile, and is tried again
-    await opened.topic.publish(message).confirmed
-
-
-async def _made(service: Service, directory: Directory, topic: str) -> TopicRecord:
-    """It is the broker's own doing, so it does not matter whether clients may make topics by using them."""
-    try:
-        return await service.topic(ANONYMOUS, topic, reliable=True)
-    except TopicNotFound:
-        pass
-    try:
-        return await directory.create_topic(parse_topic(topic), dead_letters=True)
-    except TopicExists:  # another letter was quicker
-        return await service.topic(ANONYMOUS, topic, reliable=True)

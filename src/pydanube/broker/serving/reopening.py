@@ -10,42 +10,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING
 
+from pydanube.access.principals import SYSTEM
+from pydanube.access.rights import Action
 from pydanube.base.errors import DanubeError, TopicNotFound
 from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import TopicName
 from pydanube.broker.directory.directory import Directory, TopicRecord
-from pydanube.broker.serving.open_topic import ANONYMOUS
-
-if TYPE_CHECKING:
-    from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topics import OpenTopics
+from pydanube.broker.serving.spreading import Spreading
 
 log = logging.getLogger(__name__)
 
 
-async def reopen(service: Service, directory: Directory) -> None:
-    begun = service.spreading.begun()
+async def reopen(topics: OpenTopics, spreading: Spreading, directory: Directory) -> None:
+    begun = spreading.begun()
     interrupted = [record for record in directory.everything() if record.id in begun] if begun else []
     deleted = begun - {record.id for record in interrupted}  # in the middle of the change
     waiting, resuming = directory.kept_places(begun), iter(interrupted)
     await asyncio.gather(
-        *(_open_next(service, waiting) for _ in range(TOPICS_REOPENING)),
-        *(_resume_next(service, resuming) for _ in range(TOPICS_RESUMING)),
-        *(_try(f"topic {topic}", service.spreading.forget(topic)) for topic in deleted),
+        *(_open_next(topics, waiting) for _ in range(TOPICS_REOPENING)),
+        *(_resume_next(topics, spreading, resuming) for _ in range(TOPICS_RESUMING)),
+        *(_try(f"topic {topic}", spreading.forget(topic)) for topic in deleted),
     )
 
 
-async def _open_next(service: Service, waiting: Iterator[TopicName]) -> None:
+async def _open_next(topics: OpenTopics, waiting: Iterator[TopicName]) -> None:
     for place in waiting:
-        await _try(str(place), service.open(ANONYMOUS, str(place)))
+        await _try(str(place), topics.open(SYSTEM, Action.TOPIC_SERVE, str(place)))
         await asyncio.sleep(0)  # who asks comes first
 
 
-async def _resume_next(service: Service, interrupted: Iterator[TopicRecord]) -> None:
+async def _resume_next(topics: OpenTopics, spreading: Spreading, interrupted: Iterator[TopicRecord]) -> None:
     for record in interrupted:
-        if await _try(str(record.name), service.spreading.finish(record)) and record.reliable:
-            await _open_next(service, iter(record.places()))
+        if await _try(str(record.name), spreading.finish(record)) and record.reliable:
+            await _open_next(topics, iter(record.places()))
 
 
 async def _try(what: str, work: Awaitable[object]) -> bool:

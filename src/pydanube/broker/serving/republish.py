@@ -11,19 +11,22 @@ import json
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from pydanube.access.principals import SYSTEM, Principal
+from pydanube.access.rights import Action
 from pydanube.base.errors import BatchTooLarge, DanubeError, MessageTooLarge, TopicNotFound
 from pydanube.base.limits import REFUSALS_NAMED_MAX
 from pydanube.base.ranges import Ranges
-from pydanube.broker.serving.open_topic import ANONYMOUS, Opened, Principal
+from pydanube.broker.directory.notes import Notes
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.dead_letter import ADDED
 from pydanube.broker.topic.producer_sessions import Session
+from pydanube.ports.clock import Clock
+from pydanube.ports.offload import Offload
 from pydanube.wire.batch import Batch, Message, build
-
-if TYPE_CHECKING:
-    from pydanube.broker.door.service import Service
 
 REFUSED = (MessageTooLarge, BatchTooLarge)  # a letter that its target does not take, whenever it is tried
 _FOLDER = "redrive/"
@@ -66,16 +69,25 @@ class Noted:
 class _Way(NamedTuple):
     """To a target."""
 
-    opened: Opened
+    opened: OpenTopic
     session: Session
 
 
 class Republisher:
     """Of one topic of letters and the subscription that says which are done. Only one at a time may work."""
 
-    def __init__(self, service: Service, principal: Principal, source: Opened, refusals: Refusals) -> None:
-        self._service, self._principal, self._refusals = service, principal, refusals
-        self._notes = service.notes
+    def __init__(
+        self,
+        topics: OpenTopics,
+        notes: Notes,
+        offload: Offload,
+        clock: Clock,
+        principal: Principal,
+        source: OpenTopic,
+        refusals: Refusals,
+    ) -> None:
+        self._topics, self._notes, self._offload, self._clock = topics, notes, offload, clock
+        self._principal, self._refusals = principal, refusals
         self._source = f"{source.record.id}/{source.name.partition or 0}"
         self._ways: dict[str, _Way] = {}
 
@@ -91,21 +103,20 @@ class Republisher:
 
     async def _published(self, noted: Noted) -> list[int]:
         try:
-            record = await self._service.topic(ANONYMOUS, noted.target)
-            opened = await self._service.open(ANONYMOUS, noted.target)
+            opened = await self._topics.open(SYSTEM, Action.TOPIC_PUBLISH, noted.target)
         except TopicNotFound:
             return []
-        if record.id != noted.topic:
+        if opened.record.id != noted.topic:
             return []
-        session = await self._service.reliable(opened).attach(self._name(noted.target), fresh=True)
+        session = await opened.reliable.attach(self._name(noted.target), fresh=True)
         return noted.offsets if session.next_sequence > noted.first_sequence else []
 
     async def publish(self, host: SubscriptionHost, generation: int, target: str, letters: list[Message]) -> int:
         """Says how many were published; the others were refused. All that were are acknowledged when it returns."""
         opened, session = await self._way(target)
-        offsets, now = [letter.offset for letter in letters], self._service.surroundings.clock.wall()
+        offsets, now = [letter.offset for letter in letters], self._clock.wall()
         try:
-            batch = await self._service.offload.run(_batch_of, letters, now, session)
+            batch = await self._offload.run(_batch_of, letters, now, session)
             opened.check_messages(batch)
             batch.check_published()
             noted = Noted(target, opened.record.id, session.next_sequence, generation, offsets)
@@ -126,9 +137,9 @@ class Republisher:
     async def _way(self, target: str) -> _Way:
         known = self._ways.get(target)
         if known is None or known.opened.ended is not None:
-            opened = await self._service.open(self._principal, target)
+            opened = await self._topics.open(self._principal, Action.TOPIC_PUBLISH, target)
             # whoever has the name notes what goes under it: nothing is repeated
-            session = await self._service.reliable(opened).attach(self._name(target), fresh=True)
+            session = await opened.reliable.attach(self._name(target), fresh=True)
             known = self._ways[target] = _Way(opened, session)
         return known
 
@@ -140,7 +151,7 @@ class Republisher:
         if self._ways:
             await self._notes.put(_FOLDER + self._source, None)
         for opened, session in self._ways.values():
-            self._service.reliable(opened).sessions.release(session)
+            opened.reliable.sessions.release(session)
 
 
 def ranges_of(offsets: list[int]) -> list[tuple[int, int]]:

@@ -9,24 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from pydanube.access.principals import SYSTEM, Principal
+from pydanube.access.rights import Action
 from pydanube.base.errors import OffsetsDamaged
 from pydanube.base.ids import LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGERS_A_TURN, READ_AHEAD_BYTES
 from pydanube.base.names import TopicName, parse_topic
-from pydanube.broker.directory.directory import TopicRecord
-from pydanube.broker.serving.open_topic import ANONYMOUS, Principal
+from pydanube.broker.directory.directory import Directory, TopicRecord
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.state.log import state_stream
+from pydanube.broker.topic.topic import Surroundings
 from pydanube.broker.work.jobs import Asked, Jobs
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.stream import Stream
-from pydanube.stream.record import LedgerRecord, Lost
+from pydanube.stream.record import LedgerRecord, LostRange
 from pydanube.topic.records import SubscriptionDeleted, decode
 from pydanube.topic.state import TopicState
-
-if TYPE_CHECKING:
-    from pydanube.broker.door.service import Service
 
 log = logging.getLogger(__name__)
 JOB_SECONDS = 10.0  # that a request waits; far less than a client does
@@ -39,7 +39,7 @@ class Found(NamedTuple):
     topic: str
     what: str  # messages, or state: cursors and producers
     ledger: LedgerId
-    lost: Lost
+    lost: LostRange
 
 
 class StateLeft(NamedTuple):
@@ -58,32 +58,34 @@ class Examined(NamedTuple):
 
 
 class Salvage:
-    """Owned by its service."""
+    """Owned by the broker's loop."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, topics: OpenTopics, directory: Directory, around: Surroundings) -> None:
+        self._topics = topics
+        self._directory = directory
+        self._around = around
         self._jobs = Jobs()
 
-    async def topics(self, principal: Principal) -> list[str]:
+    async def damaged(self) -> list[str]:
         """Those of which something is known to be damaged, or may be; by name."""
         ledgers: dict[LedgerId, str] = {}  # and their topic
         nodes: dict[NodeIdentity, None] = {}
-        async for name, ledger in self._ledgers(principal):
+        async for name, ledger in self._ledgers():
             ledgers[ledger.id] = name
             nodes.update(dict.fromkeys(ledger.nodes))
             if not len(ledgers) % LEDGERS_A_TURN:
                 await asyncio.sleep(0)
         damaged: dict[str, None] = {}
         for node in nodes:
-            statuses = await self._service.surroundings.nodes.get(node).list()
+            statuses = await self._around.nodes.get(node).list()
             found = [each.ledger for each in statuses if each.damaged and each.ledger in ledgers]
             damaged.update(dict.fromkeys(ledgers[ledger] for ledger in found))
         return sorted(damaged)
 
-    async def _ledgers(self, principal: Principal) -> AsyncIterator[tuple[str, LedgerRecord]]:
+    async def _ledgers(self) -> AsyncIterator[tuple[str, LedgerRecord]]:
         """Of messages and of state, of all topics, each with the topic's name."""
-        service, catalog, after, looked = self._service, self._service.surroundings.catalog, "", 0
-        while page := service.topics(principal, None, after, TOPICS_A_TURN):
+        catalog, after, looked = self._around.catalog, "", 0
+        while page := self._directory.topics(None, after, TOPICS_A_TURN):
             after = str(page[-1].name)
             for record in page:
                 for place in record.places() if record.reliable else ():
@@ -101,7 +103,8 @@ class Salvage:
         return await self._jobs.ask(what, lambda: self._examine(principal, topic, accept), ticket, JOB_SECONDS)
 
     async def _examine(self, principal: Principal, topic: str, accept: bool) -> Examined:
-        name, record = parse_topic(topic), await self._service.topic(principal, topic)
+        name = parse_topic(topic)
+        record = await self._topics.lookup(principal, Action.STORAGE_SALVAGE, topic)
         places = [name] if name.partition is not None else record.places()
         examined = Examined([], [])
         for place in places:
@@ -112,15 +115,15 @@ class Salvage:
         """The state first: while that is damaged, the topic cannot be opened."""
         before = len(examined.found)
         try:
-            opened = await self._service.open(ANONYMOUS, str(place))
+            opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(place))
         except OffsetsDamaged:
             closed = record.stream(place.partition)
             await self._closed(state_stream(closed), place, "state", accept, examined)
             if not accept:
                 await self._closed(closed, place, "messages", accept, examined)
                 return
-            opened = await self._service.open(ANONYMOUS, str(place))
-        topic = self._service.reliable(opened)
+            opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(place))
+        topic = opened.reliable
         if found := await _look(topic.state_stream, place, "state", accept):
             examined.found.extend(found)
             examined.left.append(_left(place, topic.state))  # memory has all of it
@@ -134,7 +137,7 @@ class Salvage:
 
     async def _closed(self, name: str, place: TopicName, what: str, accept: bool, examined: Examined) -> None:
         """Of a stream that nobody has open."""
-        around = self._service.surroundings
+        around = self._around
         settings = StreamSettings(lazy=True)
         cold = None if around.tier is None else around.tier.reader
         title = f"the state of {place}" if what == "state" else str(place)
@@ -160,7 +163,7 @@ async def _look(stream: Stream, place: TopicName, what: str, accept: bool) -> li
     return [Found(str(place), what, ledger, lost) for ledger, lost in found]
 
 
-async def _left_of(stream: Stream, place: TopicName, lost: Sequence[Lost]) -> StateLeft:
+async def _left_of(stream: Stream, place: TopicName, lost: Sequence[LostRange]) -> StateLeft:
     """Replays what can be read, as the topic will when it is opened without the rest."""
     state, spoken_of, deleted, offset = TopicState(), set[int](), set[int](), stream.first
     state.patched = True
@@ -180,7 +183,7 @@ def _left(place: TopicName, state: TopicState, lost: int = 0) -> StateLeft:
     return StateLeft(str(place), sorted((known.name, known.cursor.floor) for known in state), lost)
 
 
-def _behind(lost: Sequence[Lost], offset: int) -> int:
+def _behind(lost: Sequence[LostRange], offset: int) -> int:
     """The offset, or the first one behind those of the ranges that it lies in."""
     for each in lost:  # in order
         if each.first <= offset <= each.last:
@@ -188,7 +191,7 @@ def _behind(lost: Sequence[Lost], offset: int) -> int:
     return offset
 
 
-def summed(found: Sequence[Lost]) -> tuple[int, int]:
+def summed(found: Sequence[LostRange]) -> tuple[int, int]:
     """Messages that are lost, and offsets of which nobody can tell."""
     unknown = sum(each.last - each.first + 1 for each in found if not each.known)
     return sum(each.messages for each in found), unknown

@@ -11,22 +11,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar
 
+from pydanube.access.principals import SYSTEM
+from pydanube.access.rights import Action
 from pydanube.base.errors import DanubeError, MetadataClosed, SubscriptionNotFound, TopicNotFound
-from pydanube.base.limits import PARTITIONS_AT_ONCE
+from pydanube.base.names import TopicName
 from pydanube.broker.directory.directory import Directory, TopicRecord
-from pydanube.broker.serving.open_topic import ANONYMOUS, Opened
+from pydanube.broker.directory.pending_options import PendingOptions
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import EARLIEST
+from pydanube.broker.work.errands import Errands
+from pydanube.broker.work.together import together
 from pydanube.broker.work.turns import Turns
 from pydanube.topic.records import SubscriptionKind
-
-if TYPE_CHECKING:
-    from pydanube.broker.door.service import Service
 
 log = logging.getLogger(__name__)
 PREFIX = "changes/"
@@ -34,7 +37,6 @@ RETRY_SECONDS = 0.5
 FREEING = ("unsubscribe", "seek", "truncate")  # these let messages go: they work although the metadata is full
 Fields = Mapping[str, Any]
 Result = TypeVar("Result")
-Item = TypeVar("Item")
 
 
 def change_of(topic: int, change: str, fields: Fields) -> tuple[str, bytes]:
@@ -48,11 +50,13 @@ def growth_of(old: TopicRecord) -> tuple[str, bytes]:
 
 
 class Spreading:
-    """Owned by the broker's loop, behind its door."""
+    """Owned by the broker's loop."""
 
-    def __init__(self, service: Service, directory: Directory) -> None:
-        self._service = service
+    def __init__(self, topics: OpenTopics, directory: Directory, pending: PendingOptions, errands: Errands) -> None:
+        self._topics = topics
         self._directory = directory
+        self._pending = pending
+        self._errands = errands
         self._store = directory.store
         self._turns = Turns()  # of topics, by their ids
 
@@ -89,7 +93,7 @@ class Spreading:
         async with AsyncExitStack() as turn:
             await turn.enter_async_context(self._turns.of(record.id))
             current = self._current(record)
-            return await self._service.errands.run_holding(turn, lambda: work(current))
+            return await self._errands.run_holding(turn, lambda: work(current))
 
     def _current(self, record: TopicRecord) -> TopicRecord:
         current = self._directory.find(record.name)
@@ -124,11 +128,13 @@ class Spreading:
         await self.forget(record.id)
 
     async def _make(self, record: TopicRecord, change: str, fields: Fields) -> None:
-        service = self._service
-        places = await together(lambda each: service.open(ANONYMOUS, str(each), changing=True), record.places())
+        def served(place: TopicName) -> Coroutine[Any, Any, OpenTopic]:
+            return self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(place), changing=True)
+
+        places = await together(served, record.places())
         self._current(record)  # these may be of another topic that has its name now
         try:
-            await _CHANGES[change](service, places, fields)
+            await _CHANGES[change](self._pending, places, fields)
         except DanubeError as error:
             if error.retriable:
                 raise
@@ -148,97 +154,75 @@ class Spreading:
                 await asyncio.sleep(RETRY_SECONDS)
 
 
-def _settle(places: Sequence[Opened]) -> None:
+def _settle(places: Sequence[OpenTopic]) -> None:
     for each in places:
         each.changing = False
-
-
-async def together(work: Callable[[Item], Awaitable[Result]], items: Iterable[Item]) -> list[Result]:
-    """What it returns of each, some at a time and no more in one turn; raises the first failure when all have ended."""
-    wanted = list(items)
-    ahead, results = iter(range(len(wanted))), dict[int, Result | Exception]()
-
-    async def one_by_one() -> None:
-        for at in ahead:
-            if at >= PARTITIONS_AT_ONCE:
-                await asyncio.sleep(0)  # the others of the loop first
-            try:
-                results[at] = await work(wanted[at])
-            except Exception as error:
-                results[at] = error
-
-    ended = await asyncio.gather(*(one_by_one() for _ in wanted[:PARTITIONS_AT_ONCE]), return_exceptions=True)
-    in_order = [results[at] for at in sorted(results)]
-    for result in (*in_order, *ended):  # some were cancelled, if they ended so
-        if isinstance(result, BaseException):
-            raise result
-    return cast(list[Result], in_order)
 
 
 # -- the changes -------------------------------------------------------------------------------------------------------
 
 
-async def _grow(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+async def _grow(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
     """New partitions have the subscriptions of the others from their first message on: retention must know of them."""
-    known = service.reliable(places[0]).subscriptions
+    known = places[0].reliable.subscriptions
     for opened in places[fields["from"] :]:
         for host in list(known.values()):
-            set_last = service.pending.find(str(opened.name), host.known.name)  # for all partitions
+            set_last = pending.find(str(opened.name), host.known.name)  # for all partitions
             options: SubscriptionOptions | None = set_last or SubscriptionOptions.decode(host.known.options)
             name, kind = host.known.name, host.known.kind
             options = opened.options_for(name, kind, options)
-            await service.reliable(opened).subscribe(name, kind, start=EARLIEST, options=options)
+            await opened.reliable.subscribe(name, kind, start=EARLIEST, options=options)
 
 
-async def _subscribe(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+async def _subscribe(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
     options = None if fields["options"] is None else SubscriptionOptions.from_json(fields["options"])
     name, kind = fields["subscription"], SubscriptionKind[fields["kind"]]
     for each in places:  # refused before it is made anywhere
         each.check_subscriptions(name)
-    await together(lambda each: service.enter(each, name, kind, fields["start"], options), places)
+    await together(lambda each: each.enter(name, kind, fields["start"], options), places)
 
 
-async def _unsubscribe(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+async def _unsubscribe(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
     name = fields["subscription"]
 
-    async def leave(opened: Opened) -> None:
+    async def leave(opened: OpenTopic) -> None:
         host = opened.topic.subscriptions.get(name)
         if host is not None:
             await opened.topic.unsubscribe(name)
             opened.forget(host)
 
     await together(leave, places)
-    await service.pending.drop(str(places[0].record.name), name)
+    await pending.drop(str(places[0].record.name), name)
 
 
-async def _alter(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+async def _alter(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
     name, changes = fields["subscription"], fields["options"]
-    there = [service.reliable(each) for each in places if name in each.topic.subscriptions]
+    there = [each.reliable for each in places if name in each.topic.subscriptions]
     if not there:
         raise SubscriptionNotFound(f"{places[0].record.name} has no subscription {name!r}")
     await together(lambda topic: topic.alter_subscription(name, changes), there)
 
 
-async def _seek(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+async def _seek(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
     """To offsets that were found out before, where nobody has sought since."""
     to = fields["to"]  # a partition that it does not name was added since
 
-    async def seek(opened: Opened) -> None:
+    async def seek(opened: OpenTopic) -> None:
         offset, generation = to[str(opened.name)]
         host = opened.topic.subscriptions.get(fields["subscription"])
         if isinstance(host, SubscriptionHost) and host.known.cursor.generation == generation:
-            await service.reliable(opened).seek(host, offset)
+            await opened.reliable.seek(host, offset)
 
     await together(seek, [each for each in places if str(each.name) in to])
 
 
-async def _truncate(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+async def _truncate(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
     before = fields["before"]  # a partition that it does not name was added since: it had no messages
     there = [each for each in places if str(each.name) in before]
-    await together(lambda each: service.reliable(each).truncate(before[str(each.name)]), there)
+    await together(lambda each: each.reliable.truncate(before[str(each.name)]), there)
 
 
-_CHANGES: dict[str, Callable[[Service, Sequence[Opened], Fields], Awaitable[None]]] = {
+_CHANGES: dict[str, Callable[[PendingOptions, Sequence[OpenTopic], Fields], Awaitable[None]]] = {
     "grow": _grow,
     "subscribe": _subscribe,
     "unsubscribe": _unsubscribe,

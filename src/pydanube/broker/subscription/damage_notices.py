@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 
 from pydanube.base.errors import DanubeError, OffsetsDamaged, SegmentDamaged, SegmentMissing
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import HINDRANCE_TOLD_SECONDS, SECOND
+from pydanube.base.limits import DAMAGE_NOTICE_SECONDS, SECOND
 from pydanube.broker.subscription.delivery import Consumer
 from pydanube.broker.subscription.lifetime import Lifetime
 
 DAMAGE = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # errors that do not go away by waiting
-REPEATED = HINDRANCE_TOLD_SECONDS * SECOND
+REPEATED = DAMAGE_NOTICE_SECONDS * SECOND
 
 
 class DamageNotices:

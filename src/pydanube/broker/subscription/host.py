@@ -14,7 +14,7 @@ from typing import Any
 from pydanube.base.counting import Traffic
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import LOOKED_INTO_AT_ONCE
+from pydanube.base.limits import EXAMINED_AT_ONCE
 from pydanube.broker.state.log import StateLog
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.ack_queue import AckQueue
@@ -306,7 +306,7 @@ class SubscriptionHost:
             return
         if not sender.rests(now):
             self._decide(now)
-        room = LOOKED_INTO_AT_ONCE
+        room = EXAMINED_AT_ONCE
         for _ in range(BATCHES_AT_ONCE):
             if not room or sender.rests(now) or sender.outbox or not engine.wants():
                 break

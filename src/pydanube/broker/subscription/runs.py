@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import DECODED_ATTRIBUTES_BYTES, LOOKED_INTO_AT_ONCE
+from pydanube.base.limits import DECODED_ATTRIBUTES_BYTES, EXAMINED_AT_ONCE
 from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
 from pydanube.dispatch.events import Run
 from pydanube.topic.records import SubscriptionKind
@@ -54,8 +54,8 @@ def inspectable(
     if kind is not SubscriptionKind.KEY_SHARED:
         return last, last - first + 1
     rows = range(first - batch.base_offset, last - batch.base_offset + 1)
-    count, size = batch.rows_by_key_bytes(rows, key_bytes * most // LOOKED_INTO_AT_ONCE)
-    return first + count - 1, min(most, max(count, LOOKED_INTO_AT_ONCE * size // key_bytes))
+    count, size = batch.rows_by_key_bytes(rows, key_bytes * most // EXAMINED_AT_ONCE)
+    return first + count - 1, min(most, max(count, EXAMINED_AT_ONCE * size // key_bytes))
 
 
 def runs_of(batch: Batch, known: Subscription, first: int, last: int, clock_ahead: int) -> Iterator[Run]:

@@ -23,7 +23,7 @@ from pydanube.base.errors import (
     TopicClosed,
 )
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import LOOKED_INTO_AT_ONCE, SECOND, SUBSCRIPTIONS_MAX, UNUSED_SUBSCRIPTION_SECONDS
+from pydanube.base.limits import EXAMINED_AT_ONCE, SECOND, SUBSCRIPTIONS_MAX, UNUSED_SUBSCRIPTION_SECONDS
 from pydanube.broker.limits.rates import Rate, rate_of
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Delivery, Timing
@@ -102,7 +102,7 @@ class BestEffortSubscription:
         if self.kind is not SubscriptionKind.KEY_SHARED:
             self._route(batch, range(batch.count), None)
             return self._done
-        few = batch.count <= LOOKED_INTO_AT_ONCE and batch.plain_bytes <= self.engine.key_bytes_at_once
+        few = batch.count <= EXAMINED_AT_ONCE and batch.plain_bytes <= self.engine.key_bytes_at_once
         if not self._waiting and few:
             self._route(batch, range(batch.count), keys_of(batch))
             return self._done
@@ -117,7 +117,7 @@ class BestEffortSubscription:
         if not self._waiting:
             return  # it was closed
         batch, routed = self._waiting[0]
-        rows = range(self._routed, min(batch.count, self._routed + LOOKED_INTO_AT_ONCE))
+        rows = range(self._routed, min(batch.count, self._routed + EXAMINED_AT_ONCE))
         rows = rows[: batch.rows_by_key_bytes(rows, self.engine.key_bytes_at_once)[0]]
         self._routed = rows.stop
         self._route(batch, rows, keys_of(batch, rows))

@@ -46,12 +46,12 @@ from pydanube.ports.catalog import Catalog
 from pydanube.ports.offload import Offload
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.stream.cold import ColdTier, tier_bounds
 from pydanube.storage.stream.managed import ManagedLedger
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.stream import Stream
 from pydanube.storage.stream.tail import TailCache
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.topic.dedup import Duplicate, Renewal
 from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.topic.state import Subscription, TopicState
@@ -69,7 +69,7 @@ class Surroundings:
 
     catalog: Catalog
     nodes: StorageNodes
-    clock: WatchedClock  # one for all topics of the process
+    clock: CheckedClock  # one for all topics of the process
     randomness: Randomness
     cache: TailCache
     publish: PublishElsewhere  # where dead letters go
@@ -197,7 +197,7 @@ class Topic:
         new_to_all = not len(self.state.producers)
         clock, table, held = self._around.clock, self.state.producers, self.sessions
         ways = {"fresh": fresh, "temporary": temporary, "forgets": clock.trusted()}
-        records = table.decide_attach(producer, clock.believed(), renewal=renewal, held=held, **ways)
+        records = table.decide_attach(producer, clock.append_time(), renewal=renewal, held=held, **ways)
         durable = self._log.apply(*records) if records else self._log.barrier()
         session = self.session(producer)  # this one, whoever attaches while it becomes durable
         await durable
@@ -236,7 +236,7 @@ class Topic:
         if producers.unconfirmed(producer, end) >= DEDUP_WINDOW_BATCHES:
             raise TopicBusy(f"{DEDUP_WINDOW_BATCHES} batches of the producer are not confirmed yet")
         receipt = self._append(batch)
-        append_time = self._around.clock.believed()
+        append_time = self._around.clock.append_time()
         producers.appended(producer, batch.first_sequence, batch.count, receipt.offset, append_time)
         return receipt
 

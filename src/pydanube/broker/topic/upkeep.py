@@ -9,11 +9,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import LOOKED_INTO_AT_ONCE, SECOND
+from pydanube.base.limits import EXAMINED_AT_ONCE, SECOND
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.idle import Idle
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.stream.writer import LedgerWriter
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.stream.retention import BatchTimes, expired, worth_sealing
 from pydanube.topic.records import Cause
 from pydanube.wire.batch import Batch
@@ -29,7 +29,7 @@ EXPIRY_READS_MAX = 64  # of one subscription in one tick: the rest expires in th
 class Upkeep:
     """Of one topic, which asks for it every second or so."""
 
-    def __init__(self, topic: Topic, clock: WatchedClock, *, tiered: bool) -> None:
+    def __init__(self, topic: Topic, clock: CheckedClock, *, tiered: bool) -> None:
         self._topic = topic
         self._tiered = tiered
         self._clock = clock
@@ -133,7 +133,7 @@ class Upkeep:
             for times in self._times_of(batch, now):
                 group.append(times)
                 looked_at += 1 if times.delivery_times is None else len(times.delivery_times)
-                if looked_at >= LOOKED_INTO_AT_ONCE:
+                if looked_at >= EXAMINED_AT_ONCE:
                     yield group
                     group, looked_at = [], 0
         if group:
@@ -146,6 +146,6 @@ class Upkeep:
         if not batch.has_delivery_times:
             yield BatchTimes(base, batch.last_offset, appended)
             return
-        for at in range(0, batch.count, LOOKED_INTO_AT_ONCE):
-            rows = range(at, min(batch.count, at + LOOKED_INTO_AT_ONCE))
+        for at in range(0, batch.count, EXAMINED_AT_ONCE):
+            rows = range(at, min(batch.count, at + EXAMINED_AT_ONCE))
             yield BatchTimes(base + at, base + rows.stop - 1, appended, batch.delivery_times(rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import TOLD_AGAIN_SECONDS
+from pydanube.base.limits import WARNING_REPEAT_SECONDS
 from pydanube.ports.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class RareWarnings:
         kind = what, error.code if isinstance(error, DanubeError) else type(error).__name__
         now = self._clock.monotonic()
         logged, unlogged = self._logged.get(kind, (None, 0))
-        if logged is not None and now - logged < TOLD_AGAIN_SECONDS:
+        if logged is not None and now - logged < WARNING_REPEAT_SECONDS:
             self._logged[kind] = logged, unlogged + 1
             return
         self._logged[kind] = now, 0

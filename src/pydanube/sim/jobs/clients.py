@@ -6,9 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pydanube.access.principals import ANONYMOUS
+from pydanube.access.rights import Action
 from pydanube.base.errors import DanubeError
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import ANONYMOUS, Opened
+from pydanube.broker.door.door import Door
+from pydanube.broker.door.session import Origin
+from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.topic.topic import Topic
 from pydanube.wire.batch import build
 
@@ -33,14 +36,15 @@ class ProducerMemory:
 class Clients:
     """The clients of one life of the broker."""
 
-    def __init__(self, world: SinkWorld, service: Service) -> None:
+    def __init__(self, world: SinkWorld, door: Door) -> None:
         self._world = world
-        self._service = service
+        self._door = door
+        self._session = door.session(ANONYMOUS, Origin("sim"))
         self._random = world.loop.fork_random(f"clients/{world.loop.events}")
 
-    async def _topic(self, partition: str) -> tuple[Opened, Topic]:
-        opened = await self._service.open(ANONYMOUS, partition)
-        return opened, self._service.reliable(opened)
+    async def _topic(self, partition: str) -> tuple[OpenTopic, Topic]:
+        opened = await self._door.topics.open(ANONYMOUS, Action.TOPIC_PUBLISH, partition)
+        return opened, opened.reliable
 
     async def publish(self, memory: ProducerMemory) -> None:
         while memory.pending or not self._world.healed:
@@ -52,7 +56,7 @@ class Clients:
 
     async def publish_one(self, memory: ProducerMemory) -> None:
         """Publishes one batch. A named producer resends the unanswered one, if there is one."""
-        draw, clock = self._random, self._service.clock
+        draw, clock = self._random, self._door.clock
         opened, topic = await self._topic(memory.partition)
         if not memory.name or not memory.pending:
             memory.sent += 1
@@ -92,10 +96,10 @@ class Clients:
         while True:
             await asyncio.sleep(self._random.uniform(0.0, 0.4))
             try:
-                first, end = await self._service.bounds(ANONYMOUS, partition)
+                first, end = await self._session.bounds(partition)
                 self._world.sinks.ends_at(partition, end)
-                batches = await self._service.read(ANONYMOUS, partition, self._random.randint(first, end), READ_BYTES)
-                _, end = await self._service.bounds(ANONYMOUS, partition)
+                batches = await self._session.read(partition, self._random.randint(first, end), READ_BYTES)
+                _, end = await self._session.bounds(partition)
             except DanubeError as error:
                 self._world.loop.trace("unread", partition, error.code)
                 continue
@@ -107,6 +111,6 @@ class Clients:
         """Rolls ledgers at any time, of these topics and of the staging topics."""
         while not self._world.healed:
             await asyncio.sleep(self._random.uniform(0.1, 1.0))
-            opened = self._random.choice(self._service.opened())
+            opened = self._random.choice(self._door.topics.opened())
             if isinstance(opened.topic, Topic):
                 opened.topic.ledger.stream.roll()

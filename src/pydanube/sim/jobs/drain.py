@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from pydanube.access.principals import SYSTEM
+from pydanube.access.rights import Action
 from pydanube.base.errors import DanubeError
 from pydanube.broker.commit.sinks import staging_topic
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.door.door import Door
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.jobs.clients import Clients, ProducerMemory
 from pydanube.sim.jobs.world import PARTITIONS, STAGED_BYTES_MAX, SinkWorld
@@ -22,16 +23,16 @@ async def drain_sinks(world: SinkWorld) -> None:
     world.batches += 1  # one more batch of each, now that nothing fails: it cleans up after the others
     await _done(world)
     await _publish_more(world)
-    service = await _idle(world)
+    door = await _idle(world)
     for writer in world.sinks.writers.values():
-        staged = await _topic(service, staging_topic(writer.key))
+        staged = await _topic(door, staging_topic(writer.key))
         size = staged.ledger.stream.bytes
         small = size <= STAGED_BYTES_MAX + STAGED_BYTES_SPARE
         world.history.check(small, "I9", f"{writer.name} left {size} bytes in its staging topic")
     await _cut_in_a_commit(world)
-    service = await _idle(world)  # no job asks any more: decided batches are finished nevertheless
+    door = await _idle(world)  # no job asks any more: decided batches are finished nevertheless
     expected = {partition: world.history.expected(partition) for partition in PARTITIONS}
-    found = await _read(world, service)
+    found = await _read(world, door)
     world.kill(world.broker)
     world.restart(world.broker)
     again = await _read(world, await _idle(world))
@@ -57,25 +58,25 @@ async def _cut_in_a_commit(world: SinkWorld) -> None:
 
 def explain_sinks(world: SinkWorld) -> str:
     parts = [f"{writer.name} is at {writer.batch} of {world.batches}" for writer in world.sinks.writers.values()]
-    service = world.service
-    if service is None:
+    door = world.door
+    if door is None:
         return "the broker does not serve"
-    for opened in service.opened():
+    for opened in door.topics.opened():
         if isinstance(opened.topic, Topic) and opened.topic.reserved:
             parts.append(f"{opened.name} is reserved from {opened.topic.ledger.hidden_from}")
-    parts += [f"{record.key.query} has not finished {record.batch}" for record in _undone(service)]
+    parts += [f"{record.key.query} has not finished {record.batch}" for record in _undone(door)]
     parts += [f"{each.name or 'p'} of {each.partition} has no answer" for each in world.producers if each.pending]
     return ", ".join(parts)
 
 
-def _undone(service: Service) -> list[SinkRecord]:
-    return [record for record in service.sinks.listed() if not record.committed]
+def _undone(door: Door) -> list[SinkRecord]:
+    return [record for record in door.sinks.listed() if not record.committed]
 
 
-async def _serving(world: SinkWorld) -> Service:
-    while world.service is None:  # noqa: ASYNC110 - nothing reports it
+async def _serving(world: SinkWorld) -> Door:
+    while world.door is None:  # noqa: ASYNC110 - nothing reports it
         await asyncio.sleep(0.05)
-    return world.service
+    return world.door
 
 
 async def _done(world: SinkWorld) -> None:
@@ -86,19 +87,19 @@ async def _done(world: SinkWorld) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _idle(world: SinkWorld) -> Service:
+async def _idle(world: SinkWorld) -> Door:
     """Waits until every decided batch is finished."""
     while True:
-        service = await _serving(world)
-        topics = [each.topic for each in service.opened() if isinstance(each.topic, Topic)]
+        door = await _serving(world)
+        topics = [each.topic for each in door.topics.opened() if isinstance(each.topic, Topic)]
         hidden = [topic for topic in topics if topic.reserved or topic.ledger.hidden_from is not None]
-        if not hidden and not _undone(service):
-            return service
+        if not hidden and not _undone(door):
+            return door
         await asyncio.sleep(0.05)
 
 
-async def _topic(service: Service, name: str) -> Topic:
-    return service.reliable(await service.open(ANONYMOUS, name))
+async def _topic(door: Door, name: str) -> Topic:
+    return (await door.topics.open(SYSTEM, Action.TOPIC_READ, name)).reliable
 
 
 async def _publish_more(world: SinkWorld) -> None:
@@ -119,5 +120,8 @@ async def _published(world: SinkWorld, memory: ProducerMemory, number: int) -> b
     return True
 
 
-async def _read(world: SinkWorld, service: Service) -> dict[str, list[tuple[int, bytes, int]]]:
-    return {name: await read_all(world.history, (await _topic(service, name)).ledger.stream) for name in PARTITIONS}
+async def _read(world: SinkWorld, door: Door) -> dict[str, list[tuple[int, bytes, int]]]:
+    return {
+        partition: await read_all(world.history, (await _topic(door, partition)).ledger.stream)
+        for partition in PARTITIONS
+    }

@@ -11,9 +11,11 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from pydanube.access.principals import ANONYMOUS
+from pydanube.access.rights import Action
 from pydanube.base.errors import DanubeError, RequestInvalid, SinkConflict
-from pydanube.broker.door.service import Service
-from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.door.door import Door
+from pydanube.broker.door.session import Origin
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.jobs.history import ZOMBIES_MAX, WriterMemory
 from pydanube.topic.sinks import Once, Request, SinkKey, Verdict
@@ -31,9 +33,10 @@ Refs = dict[str, list[list[int]]]
 class Jobs:
     """The jobs of one life of the broker."""
 
-    def __init__(self, world: SinkWorld, service: Service) -> None:
+    def __init__(self, world: SinkWorld, door: Door) -> None:
         self._world = world
-        self._service = service
+        self._door = door
+        self._session = door.session(ANONYMOUS, Origin("sim"))
         self._random = world.loop.fork_random(f"jobs/{world.loop.events}")
 
     async def write(self, writer: WriterMemory) -> None:
@@ -53,7 +56,7 @@ class Jobs:
                 continue
             request = self._random.choice(writer.zombies)
             try:
-                verdict = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
+                verdict = await self._session.sinks.commit(writer.key, request)
             except DanubeError as error:
                 self._world.loop.trace("zombie", writer.name, request.run, request.batch, error.code)
                 continue
@@ -71,7 +74,7 @@ class Jobs:
             try:
                 decision, _ = await self._decide(writer.wiped, self._rows(writer, 0, "")[:REFUSED_ROWS])
                 request = Request(writer.once, run, 0, source, decision)
-                verdict = await self._service.sinks.commit(ANONYMOUS, writer.wiped, request)
+                verdict = await self._session.sinks.commit(writer.wiped, request)
             except DanubeError as error:
                 self._world.loop.trace("wiped", run, error.code)
                 continue
@@ -80,7 +83,7 @@ class Jobs:
     async def _write_second(self, writer: WriterMemory, request: Request) -> None:
         """Writes a batch again in a run whose write of that batch was already answered."""
         try:
-            verdict = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
+            verdict = await self._session.sinks.commit(writer.key, request)
         except DanubeError as error:
             return self._world.loop.trace("second", request.run, request.batch, error.code)
         self._world.sinks.check_refused(writer, f"the second write of batch {request.batch} in {request.run}", verdict)
@@ -98,7 +101,7 @@ class Jobs:
                 request = await self._stage(writer, run, batch)
                 await self._commit(writer, request)
                 if draw.random() < 0.2:
-                    again = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
+                    again = await self._session.sinks.commit(writer.key, request)
                     world.history.check(again is Verdict.DONE, "I12", f"{run}: batch {batch} is new when asked again")
                 if writer.once is Once.STREAM and draw.random() < 0.15 and not world.healed:
                     decision, _ = await self._decide(writer.key, self._rows(writer, batch, run)[:REFUSED_ROWS])
@@ -121,7 +124,7 @@ class Jobs:
         self._world.loop.trace("commit", request.run, request.batch, request.decision)
         patience = self._random.uniform(0.0, 0.05) if self._random.random() < 0.15 else None
         async with asyncio.timeout(patience):
-            verdict = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
+            verdict = await self._session.sinks.commit(writer.key, request)
         self._world.loop.trace("committed", request.run, request.batch, verdict.value)
         self._world.sinks.answered(writer, request.batch, verdict)
 
@@ -141,8 +144,8 @@ class Jobs:
 
     async def _decide(self, key: SinkKey, rows: list[tuple[str, bytes]]) -> tuple[int, dict[str, list[bytes]]]:
         """Stages the rows in tasks. Returns the offset of the message that lists them, and the rows by partition."""
-        name, _ = await self._service.sinks.begin(ANONYMOUS, key)
-        staged = self._service.reliable(await self._service.open(ANONYMOUS, name))
+        name, _ = await self._session.sinks.begin(key)
+        staged = (await self._door.topics.open(ANONYMOUS, Action.TOPIC_PUBLISH, name)).reliable
         draw = self._random
         draw.shuffle(rows)
         tasks = draw.choice(TASKS)
@@ -181,6 +184,6 @@ class Jobs:
         return refs
 
     async def _publish(self, staged: Topic, payloads: list[bytes]) -> int:
-        receipt = staged.publish(build(payloads, publish_time=self._service.clock.wall()))
+        receipt = staged.publish(build(payloads, publish_time=self._door.clock.wall()))
         await receipt.confirmed
         return receipt.offset

@@ -1,6 +1,6 @@
 """A world of one whole broker, including its metadata, for jobs that write exactly once (§32, §33).
 
-The process runs the product's metadata store, storage node, directory and service on two simulated disks. Jobs write to
+The process runs the product's metadata store, storage node, directory and door on two simulated disks. Jobs write to
 three partitions of two topics, which other clients publish to and read.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from pydanube.access.principals import SYSTEM
 from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, TopicExists
 from pydanube.base.limits import KIB
 from pydanube.broker.directory.directory import Directory
-from pydanube.broker.door.service import Service
+from pydanube.broker.door.door import Door
 from pydanube.broker.limits.disk_room import Room
-from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.sim.jobs.clients import Clients, ProducerMemory
 from pydanube.sim.jobs.history import SinkHistory, WriterMemory
 from pydanube.sim.jobs.jobs import Jobs
@@ -46,7 +46,7 @@ class SinkWorld(World):
     """`plan.messages` is how many batches each job writes."""
 
     sinks: SinkHistory = field(init=False)
-    service: Service | None = None  # while the broker is up
+    door: Door | None = None  # while the broker is up
     batches: int = 0
     over: bool = False  # jobs do not come back after the next restart
     waiting_faults: list[Callable[[], None]] = field(default_factory=list)  # faults that wait for a commit
@@ -82,7 +82,7 @@ class SinkWorld(World):
         return replace(super().settings(), index_cache_bytes=64 * KIB)
 
     def kill(self, machine: Machine) -> None:
-        self.service = None
+        self.door = None
         super().kill(machine)
 
     # -- a life of the broker ------------------------------------------------------------------------------------------
@@ -90,16 +90,16 @@ class SinkWorld(World):
     async def _main(self, machine: Machine) -> None:
         randomness = SimRandomness(self.loop.fork_random(f"{machine.name}/{machine.lives}"))
         try:
-            service = await self._open_service(machine, randomness)
-            await self._make_topics(service)
+            door = await self._open_door(machine, randomness)
+            await self._make_topics(door)
         except DanubeError as error:
             self.loop.trace("broker.cannot_start", error.code)
             self.loop.call_soon(self._give_up, machine, context=self.loop.world)
             return
-        service.reopen()
-        self.service = service
+        door.reopen()
+        self.door = door
         self.loop.trace("broker.serves", machine.lives)
-        jobs, clients = Jobs(self, service), Clients(self, service)
+        jobs, clients = Jobs(self, door), Clients(self, door)
         writers = [] if self.over else list(self.sinks.writers.values())
         await asyncio.gather(
             *(jobs.write(writer) for writer in writers),
@@ -111,7 +111,7 @@ class SinkWorld(World):
             clients.roll(),
         )
 
-    async def _open_service(self, machine: Machine, randomness: SimRandomness) -> Service:
+    async def _open_door(self, machine: Machine, randomness: SimRandomness) -> Door:
         """Starts a broker as `danube standalone` does."""
         for_metadata, for_node = machine.disks
         storage = await open_local(for_metadata, for_node, self.settings(), randomness, log_bytes=METADATA_LOG_BYTES)
@@ -122,7 +122,7 @@ class SinkWorld(World):
         await room.start()
         cache = TailCache(self.loop.fork_random(f"cache/{machine.lives}").choice((2_000, 20_000, 1_000_000)))
         offload = SimOffload(self.loop, self.loop.fork_random(f"offload/{machine.lives}"))
-        service = Service(
+        door = Door(
             directory,
             storage.catalog,
             storage.nodes,
@@ -132,14 +132,14 @@ class SinkWorld(World):
             room=room,
             offload=offload,
         )
-        service.sinks.staged_bytes_max = STAGED_BYTES_MAX
-        service.sinks.window_bytes = self.loop.fork_random(f"window/{machine.lives}").choice((1, 2_000, 1_000_000))
-        return service
+        door.sinks.staged_bytes_max = STAGED_BYTES_MAX
+        door.sinks.window_bytes = self.loop.fork_random(f"window/{machine.lives}").choice((1, 2_000, 1_000_000))
+        return door
 
-    async def _make_topics(self, service: Service) -> None:
+    async def _make_topics(self, door: Door) -> None:
         for name, partitions in ((SINGLE, 0), (SPLIT, len(SPLIT_PARTITIONS))):
             try:
-                await service.create_topic(ANONYMOUS, name, partitions=partitions)
+                await door.lifecycle.create_topic(SYSTEM, name, partitions=partitions)
             except TopicExists:
                 continue
 
@@ -184,7 +184,7 @@ class SinkFaultInjector(FaultInjector):
         world = self.world
         assert isinstance(world, SinkWorld)
         machine = world.broker
-        if self.away or world.service is None:
+        if self.away or world.door is None:
             return
         world.kill(machine)
         self.away = list(machine.disks)

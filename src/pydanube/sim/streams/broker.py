@@ -9,9 +9,9 @@ from pydanube.base.errors import DanubeError, NodeBusy, OwnershipLost
 from pydanube.ports.storage import StorageNodes
 from pydanube.sim.machine.clock import SimClock
 from pydanube.sim.machine.randomness import SimRandomness
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.stream import Stream
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch, build
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class StreamBroker:
     ) -> None:
         self._world = world
         self._name = name
-        self._clock = WatchedClock(clock)
+        self._clock = CheckedClock(clock)
         self._randomness = randomness
         self._nodes = nodes
         self._random = world.loop.fork_random(f"clients/{name}/{world.loop.events}")

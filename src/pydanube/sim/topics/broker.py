@@ -36,8 +36,8 @@ from pydanube.sim.topics.consumers import ConsumerClient, seek_now_and_then
 from pydanube.sim.topics.history import SubscriptionHistory, TopicHistory
 from pydanube.sim.topics.tiering import RETENTIONS, cold_tier, read_through, tiering_of, truncate_now_and_then
 from pydanube.sim.topics.visitors import visit_now_and_then
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.stream.tail import TailCache
-from pydanube.storage.watched_clock import WatchedClock
 from pydanube.stream.retention import RetentionPolicy
 from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.wire.batch import Batch, Codec, build
@@ -124,7 +124,7 @@ class TopicBroker:
         self, world: TopicWorld, name: str, clock: SimClock, randomness: SimRandomness, nodes: StorageNodes
     ) -> None:
         self.world = world
-        self.clock = WatchedClock(clock, CLOCK_DISTRUST_SECONDS)
+        self.clock = CheckedClock(clock, CLOCK_DISTRUST_SECONDS)
         self._machine_clock, self._started_at = clock, clock.monotonic()
         self.random = world.loop.fork_random(f"clients/{name}/{world.loop.events}")
         self.topics: dict[str, Topic] = {}

@@ -30,7 +30,7 @@ from pydanube.metadata.log import (
     ROW_BYTES,
     LogContent,
     LogHeader,
-    Place,
+    LogPoint,
     blocks,
     decode_file,
     encode_group,
@@ -105,7 +105,7 @@ class LocalMetadata(LocalStore):
         self._mark_idle_seconds = mark_idle_seconds
         self._loop = asyncio.get_running_loop()
         self._cluster = NEW_CLUSTER
-        self._place = Place()  # after the last durable record
+        self._point = LogPoint()  # after the last durable record
         self._generation = 0  # highest number a file had
         self._active: _Active | None = None  # None: a new file must be made before anything is written
         self._queue: deque[_Waiting] = deque()
@@ -240,7 +240,7 @@ class LocalMetadata(LocalStore):
         return handle, content
 
     def _load(self, found: LogContent) -> None:
-        self._cluster, self._place = found.header.cluster, found.place
+        self._cluster, self._point = found.header.cluster, found.point
         self._state.load(found.header.start.revision, found.rows)
         for revision, changes in found.records:
             self._state.replay(revision, changes)
@@ -309,16 +309,16 @@ class LocalMetadata(LocalStore):
             await self._renew(length)
         active = self._active
         assert active is not None
-        place, records = self._place, []
+        point, records = self._point, []
         for waiting in group:
-            record, place = encode_record(active.header, self.term, place, waiting.transaction.payload)
+            record, point = encode_record(active.header, self.term, point, waiting.transaction.payload)
             records.append(record)
         await active.handle.write(
-            active.position, [encode_group(active.header, self._place.revision, records)], sync=True
+            active.position, [encode_group(active.header, self._point.revision, records)], sync=True
         )
         active.position += length
         active.covered = not group
-        self._place = place
+        self._point = point
 
     def _fail(self, group: list[_Waiting], error: DanubeError) -> None:
         """What waits builds on what failed: all of it is refused."""
@@ -408,7 +408,7 @@ class LocalMetadata(LocalStore):
             assert position == BLOCK_BYTES + snapshot_bytes
             salt = int.from_bytes(self._randomness.bytes(8), "little")
             header = LogHeader(
-                generation, salt, self._cluster, self.identity, capacity, self._place, len(self._state),
+                generation, salt, self._cluster, self.identity, capacity, self._point, len(self._state),
                 snapshot_bytes, digest.digest(),
             )  # fmt: skip
             await handle.write(0, [header.encode()], sync=True)

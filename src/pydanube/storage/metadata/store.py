@@ -22,9 +22,9 @@ from pydanube.base.errors import (
     SessionExpired,
 )
 from pydanube.base.limits import METADATA_OPERATIONS_MAX, SESSION_SECONDS_MAX, SESSIONS_MAX, WATCHES_MAX
-from pydanube.metadata.records import NO_SESSION, ChangeAsked, Check, Entry, Transaction
+from pydanube.metadata.records import NO_SESSION, Check, Entry, RequestedChange, Transaction
 from pydanube.metadata.state import Changed, MetadataState
-from pydanube.metadata.watch import Feed
+from pydanube.metadata.watch import WatchQueue
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5  # until keys of an ended session are deleted again, if the log failed
@@ -32,10 +32,10 @@ TERM_SHIFT = 32  # a session's number starts with the term it was opened in: it 
 
 
 class StoreWatch:
-    """A feed, and whoever waits for it; for one reader."""
+    """A queue of changes, and the reader that waits for them."""
 
-    def __init__(self, feed: Feed, watches: dict[StoreWatch, None]) -> None:
-        self.feed = feed
+    def __init__(self, queue: WatchQueue, watches: dict[StoreWatch, None]) -> None:
+        self.queue = queue
         self._watches = watches
         self._waiter: Future[None] | None = None
         self._closed = False
@@ -46,7 +46,7 @@ class StoreWatch:
 
     async def __anext__(self) -> Changed:
         while True:
-            change = self.feed.take()
+            change = self.queue.take()
             if change is not None:
                 return change
             if self._closed:
@@ -93,7 +93,7 @@ class LocalStore(ABC):
     def _happened(self, transaction: Transaction) -> None:
         changed = self._state.replay(transaction.revision, transaction.changes)
         for watch in self._watches:
-            if watch.feed.offer(changed):
+            if watch.queue.offer(changed):
                 watch.wake()
 
     # -- the port ------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class LocalStore(ABC):
     async def transact(
         self,
         checks: Sequence[Check],
-        changes: Sequence[ChangeAsked],
+        changes: Sequence[RequestedChange],
         *,
         session: int = NO_SESSION,
         reserve: bool = False,
@@ -133,7 +133,7 @@ class LocalStore(ABC):
             raise MetadataClosed("the metadata store is closed")
         if len(self._watches) >= WATCHES_MAX:
             raise MetadataFull(f"{WATCHES_MAX} watches are already open")
-        return StoreWatch(Feed(prefix), self._watches)
+        return StoreWatch(WatchQueue(prefix), self._watches)
 
     async def open_session(self, seconds: float) -> int:
         if self._closed:

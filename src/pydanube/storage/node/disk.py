@@ -49,7 +49,7 @@ from pydanube.storage.node.node_file import JOURNAL, NodeFile, identify
 from pydanube.storage.node.roll import Roller
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.node.start import Recovered, recover
-from pydanube.storage.node.state import Ballast, Holds, NodeDisks, NodeState
+from pydanube.storage.node.state import Ballast, NodeDisks, NodeState, PinnedFiles
 from pydanube.storage.node.status import DURABILITY_CODES, status_of
 from pydanube.wire.batch import Batch
 
@@ -368,13 +368,13 @@ class DiskNode:
     # -- copying from outside ------------------------------------------------------------------------------------------
 
     @property
-    def holds(self) -> Holds:
-        return self._disks.holds
+    def pinned(self) -> PinnedFiles:
+        return self._disks.pinned
 
-    def let_go(self, generations: Sequence[int]) -> None:
-        """Whoever held these files has copied them."""
+    def unpin(self, generations: Sequence[int]) -> None:
+        """These files have been copied."""
         for generation in generations:
-            self.holds.generations.pop(generation, None)
+            self.pinned.generations.pop(generation, None)
         self._keeper.wake()
 
     def written(self) -> tuple[NodeFile, Written] | None:

@@ -90,12 +90,12 @@ class Keeper:
         for file in self._closed():
             if self._stopped.is_set():
                 return
-            async with self._state.disks.holds.changing:
-                if not file.needed(self._state.table) and not self._held(file):
+            async with self._state.disks.pinned.changing:
+                if not file.needed(self._state.table) and not self._pinned(file):
                     await self.remove(file)
         if self._stopped.is_set():
             return
-        async with self._state.disks.holds.changing:
+        async with self._state.disks.pinned.changing:
             sources = self._worth_copying() if self._loop.time() >= self._not_before else []
             if sources:
                 await self._copy_or_wait(sources)
@@ -104,10 +104,12 @@ class Keeper:
     def _closed(self) -> list[StoredFile]:
         active = self._active().file
         files = self._state.files.values()
-        return [file for file in files if file is not active and file.closed and not file.gone and not self._held(file)]
+        return [
+            file for file in files if file is not active and file.closed and not file.gone and not self._pinned(file)
+        ]
 
-    def _held(self, file: StoredFile) -> bool:
-        return file.generation in self._state.disks.holds.generations
+    def _pinned(self, file: StoredFile) -> bool:
+        return file.generation in self._state.disks.pinned.generations
 
     def _worth_copying(self) -> list[StoredFile]:
         """Files of which little is needed any more, many small ones, or the oldest of a journal over its budget."""

@@ -28,10 +28,10 @@ class Ballast(Enum):
 
 
 @dataclass(slots=True)
-class Holds:
-    """Files that stay as they are because somebody copies them, whatever becomes of their ledgers."""
+class PinnedFiles:
+    """Files that are neither removed nor reused while somebody copies them, whatever becomes of their ledgers."""
 
-    changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # whoever removes a file, or begins to hold some
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held to remove a file, or to pin some
     generations: dict[int, None] = field(default_factory=dict)
 
 
@@ -44,7 +44,7 @@ class NodeDisks:
     belongings: Belongings
     settings: NodeSettings
     randomness: Randomness
-    holds: Holds = field(default_factory=Holds)
+    pinned: PinnedFiles = field(default_factory=PinnedFiles)
     guard: Guard = field(default_factory=lambda: Guard("freeing journal files"))
 
     @property

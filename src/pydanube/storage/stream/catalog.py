@@ -19,7 +19,7 @@ from pydanube.base.limits import LEDGER_ID_BLOCK
 from pydanube.ports.metadata import MetadataStore
 from pydanube.stream.cold import Cold, Doomed, entry_fields, entry_of
 from pydanube.stream.ledgers import Copies, LedgerPage, LedgerRecord, Ledgers, Phase
-from pydanube.stream.record import Lost, StreamRecord
+from pydanube.stream.record import LostRange, StreamRecord
 from pydanube.stream.segments import SegmentPlan
 from pydanube.stream.times import Correction
 
@@ -259,11 +259,11 @@ def _ledger(fields: _Fields) -> LedgerRecord:
     )
 
 
-def _lost(found: list[Any]) -> Lost:
+def _lost(found: list[Any]) -> LostRange:
     first, last, known = found
     if not all(type(number) is int for number in found):
         raise TypeError(f"{found!r} is not a valid lost range")
-    return Lost(first, last, bool(known))
+    return LostRange(first, last, bool(known))
 
 
 def _cold_fields(cold: Cold) -> dict[str, Any]:

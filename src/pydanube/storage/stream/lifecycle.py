@@ -10,7 +10,7 @@ from pydanube.ports.storage import StorageNodes
 from pydanube.storage.stream.ownership import Ownership
 from pydanube.storage.stream.recovery import recover_ledger
 from pydanube.storage.stream.settings import StreamSettings
-from pydanube.storage.stream.writer import LedgerWriter, looked_at
+from pydanube.storage.stream.writer import LedgerWriter, ignore_answer
 from pydanube.stream.record import LedgerRecord, Phase, new_ledger
 
 
@@ -79,4 +79,4 @@ class LedgerLifecycle:
         """Tells them where the ledger ends. Nobody waits for them: a node that misses it loses nothing."""
         if last >= ledger.first:
             for identity in ledger.nodes:
-                self._nodes.get(identity).seal(ledger.id, self._ownership.epoch, last).add_done_callback(looked_at)
+                self._nodes.get(identity).seal(ledger.id, self._ownership.epoch, last).add_done_callback(ignore_answer)

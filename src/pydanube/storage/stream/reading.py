@@ -24,7 +24,7 @@ from pydanube.ports.storage import StorageNodes
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.copies import CopyReader, behind_damage
 from pydanube.storage.stream.ownership import Ownership
-from pydanube.stream.record import LedgerRecord, Lost, Phase, StreamRecord
+from pydanube.stream.record import LedgerRecord, LostRange, Phase, StreamRecord
 from pydanube.stream.segments import SegmentPlan
 from pydanube.wire.batch import Batch
 
@@ -109,9 +109,9 @@ class StreamReader:
         """The offset itself, or the next one that was not given up as damaged."""
         return self.record.past_lost(offset)
 
-    async def find_damage(self) -> list[tuple[LedgerId, Lost]]:
+    async def find_damage(self) -> list[tuple[LedgerId, LostRange]]:
         """Reads all that lies on the nodes and nowhere else; what no copy can serve, and nobody has given up yet."""
-        found: list[tuple[LedgerId, Lost]] = []
+        found: list[tuple[LedgerId, LostRange]] = []
         record = self.record
         for ledger in [ledger for ledger in record.ledgers if not record.is_dead(ledger)]:
             end = self._end(ledger)
@@ -191,9 +191,9 @@ class StreamReader:
         return ledger.last if ledger.phase is Phase.SEALED else self.confirmed
 
 
-def _lost(first: int, last: int, unknown_from: int) -> list[Lost]:
+def _lost(first: int, last: int, unknown_from: int) -> list[LostRange]:
     """One range, or the part of it that is known and the part of which nobody can tell."""
     if unknown_from == NO_OFFSET or last < unknown_from:
-        return [Lost(first, last)]
-    known = [Lost(first, unknown_from - 1)] if first < unknown_from else []
-    return [*known, Lost(max(first, unknown_from), last, known=False)]
+        return [LostRange(first, last)]
+    known = [LostRange(first, unknown_from - 1)] if first < unknown_from else []
+    return [*known, LostRange(max(first, unknown_from), last, known=False)]

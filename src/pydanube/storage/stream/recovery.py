@@ -19,8 +19,8 @@ from pydanube.base.errors import DiskFull, EntryMissing, LedgerNotFound, LedgerU
 from pydanube.base.ids import NO_OFFSET, Epoch
 from pydanube.base.limits import OFFSET_MAX, READ_AHEAD_BYTES, RECOVERY_AHEAD_BYTES, WRITER_LAG_BYTES_MAX
 from pydanube.ports.storage import LedgerStatus, StorageNode, StorageNodes
+from pydanube.storage.stream.answers import Answers, RetryingCaller
 from pydanube.storage.stream.copies import behind_damage, is_damage
-from pydanube.storage.stream.patience import Answers, Patience
 from pydanube.stream.quorum import (
     acknowledged,
     counts_as_absence,
@@ -50,7 +50,7 @@ async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes
     try:
         return await recovery.run()
     finally:
-        recovery.patience.end()
+        recovery.caller.stop()
 
 
 @dataclass(slots=True)
@@ -68,13 +68,13 @@ class _Recovery:
         self._record = record
         self._epoch = epoch
         self._copies = copies
-        self._places = range(len(copies))
+        self._indexes = range(len(copies))
         self._fences: Answers[LedgerStatus] = Answers({})
         self._lag = [0] * len(copies)  # bytes of entries that each copy has not answered for
         self._confirmed = record.first - 1  # what has its ack quorum, with everything before it
         self._finishing: deque[_Finishing] = deque()  # in offset order
         self._finishing_bytes = 0
-        self.patience = Patience()
+        self.caller = RetryingCaller()
 
     async def run(self) -> Ending:
         record = self._record
@@ -111,17 +111,17 @@ class _Recovery:
 
     async def _fence(self) -> None:
         """Until enough copies are; one that answers later counts from then on."""
-        record, places, ask = self._record, self._places, self.patience.ask
+        record, indexes, call = self._record, self._indexes, self.caller.call
         fences = self._fences = Answers(
-            {place: ask(self._copies[place].fence, record.id, self._epoch) for place in places}
+            {index: call(self._copies[index].fence, record.id, self._epoch) for index in indexes}
         )
-        await fences.until(lambda: fenced_enough(places, fences.results, record.copies))
-        if not fenced_enough(places, fences.results, record.copies):
+        await fences.until(lambda: fenced_enough(indexes, fences.results, record.copies))
+        if not fenced_enough(indexes, fences.results, record.copies):
             full = [error for error in fences.errors.values() if isinstance(error, DiskFull)]
-            if full and len(full) + len(fences.results) == len(places):
+            if full and len(full) + len(fences.results) == len(indexes):
                 raise full[0]  # that is all that is wrong, so it is what people should hear
             raise LedgerUnrecoverable(
-                f"ledger {record.id}: {len(fences.results)} of {len(places)} nodes are fenced: {fences.causes}"
+                f"ledger {record.id}: {len(fences.results)} of {len(indexes)} nodes are fenced: {fences.causes}"
             )
 
     # -- reading on --------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class _Recovery:
             found, reads = await self._look(offset, fenced)
             if found is not None:
                 return found
-            if len(fenced) == len(self._places) and _all_lost(reads):
+            if len(fenced) == len(self._indexes) and _all_lost(reads):
                 return None
             more = self._fences.results.keys() != fenced  # fenced meanwhile: what it said before did not count
             if not more and not await self._fences.one_more():
@@ -149,12 +149,12 @@ class _Recovery:
 
         An absence counts only if the node was fenced before it was asked.
         """
-        record, ask = self._record, self.patience.ask
-        asked = write_set(self._places, offset, record.copies.write)
-        reads = Answers({place: ask(self._copies[place].read, record.id, offset, READ_AHEAD_BYTES) for place in asked})
+        record, call = self._record, self.caller.call
+        asked = write_set(self._indexes, offset, record.copies.write)
+        reads = Answers({index: call(self._copies[index].read, record.id, offset, READ_AHEAD_BYTES) for index in asked})
 
         def absent() -> bool:
-            found = (counts_as_absence(error, fenced=place in fenced) for place, error in reads.errors.items())
+            found = (counts_as_absence(error, fenced=index in fenced) for index, error in reads.errors.items())
             return proves_absence(sum(found), record.copies)
 
         await reads.until(lambda: bool(reads.results) or absent())
@@ -164,10 +164,10 @@ class _Recovery:
 
     async def _newest(self, last: int) -> int:
         """The append time of the last entry, from whoever has it."""
-        record, ask = self._record, self.patience.ask
+        record, call = self._record, self.caller.call
         if last < record.first:
             return 0
-        reads = Answers({place: ask(self._copies[place].read, record.id, last, 1) for place in self._places})
+        reads = Answers({index: call(self._copies[index].read, record.id, last, 1) for index in self._indexes})
         await reads.until(lambda: bool(reads.results))
         if reads.results:
             time: int = next(iter(reads.results.values()))[0].append_time
@@ -180,22 +180,22 @@ class _Recovery:
 
     async def _finish(self, batch: Batch) -> None:
         """Sends an entry that may have been acknowledged to its write set again, under its old stamp."""
-        record, ask = self._record, self.patience.ask
+        record, call = self._record, self.caller.call
         appends: dict[int, Future[None]] = {}
-        for place in write_set(self._places, batch.base_offset, record.copies.write):
-            if self._lag[place] <= WRITER_LAG_BYTES_MAX:  # else it is far behind or silent: the others must do
-                appends[place] = append = ask(
-                    self._copies[place].append, record.id, self._epoch, batch, self._confirmed
+        for index in write_set(self._indexes, batch.base_offset, record.copies.write):
+            if self._lag[index] <= WRITER_LAG_BYTES_MAX:  # else it is far behind or silent: the others must do
+                appends[index] = append = call(
+                    self._copies[index].append, record.id, self._epoch, batch, self._confirmed
                 )
-                self._lag[place] += batch.size
-                append.add_done_callback(partial(self._answered, place, batch.size))
+                self._lag[index] += batch.size
+                append.add_done_callback(partial(self._answered, index, batch.size))
         self._finishing.append(_Finishing(batch, Answers(appends)))
         self._finishing_bytes += batch.size
         while self._finishing_bytes > RECOVERY_AHEAD_BYTES:
             await self._finish_first()
 
-    def _answered(self, place: int, size: int, _: Future[None]) -> None:
-        self._lag[place] -= size
+    def _answered(self, index: int, size: int, _: Future[None]) -> None:
+        self._lag[index] -= size
 
     async def _finish_first(self) -> None:
         """The oldest of them has its ack quorum when this returns."""

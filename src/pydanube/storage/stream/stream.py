@@ -20,6 +20,7 @@ from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
+from pydanube.storage.checked_clock import CheckedClock, checked_clock
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.lifecycle import LedgerLifecycle
 from pydanube.storage.stream.ownership import REFUSED, Change, Ownership
@@ -28,8 +29,7 @@ from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.state import NEXT, Beginning, Closed, Idle, Open, Opening, State, TakenOver, WithoutWriter
 from pydanube.storage.stream.sweeper import Sweeper
 from pydanube.storage.stream.writer import LedgerWriter
-from pydanube.storage.watched_clock import WatchedClock, watched
-from pydanube.stream.record import Lost, StreamRecord
+from pydanube.stream.record import LostRange, StreamRecord
 from pydanube.stream.times import JUMP
 from pydanube.wire.batch import Batch
 
@@ -43,7 +43,7 @@ class Stream(StreamReader):
         self,
         ownership: Ownership,
         nodes: StorageNodes,
-        clock: WatchedClock,
+        clock: CheckedClock,
         settings: StreamSettings,
         cold: ColdReader | None,
     ) -> None:
@@ -74,9 +74,9 @@ class Stream(StreamReader):
 
         If a limit of the metadata prevents that, the stream can still be read and trimmed: appends say why not.
         """
-        watching = watched(clock)  # from now on, so that a jump is seen while this waits
+        checked = checked_clock(clock)  # before anything is awaited, so that it notices a jump from now on
         ownership = await Ownership.take(name, catalog, randomness.bytes(8).hex(), settings.retry_seconds)
-        stream = cls(ownership, nodes, watching, settings, cold)
+        stream = cls(ownership, nodes, checked, settings, cold)
         stream.title = title or name
         opening, refused = stream._task, stream._refused
         first = partial(asyncio.wait, {opening, refused}, return_when=asyncio.FIRST_COMPLETED)
@@ -148,7 +148,7 @@ class Stream(StreamReader):
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
         """The batch with its offsets, and a future of its confirmation. Raises why not if the stream cannot take it."""
         writer = self._state.writer or self._wake_up()
-        self._stamp = max(self._stamp, self._clock.believed())
+        self._stamp = max(self._stamp, self._clock.append_time())
         appended = writer.append(batch, self._stamp)
         if writer.bytes >= self._settings.ledger_bytes:
             self.roll()
@@ -211,7 +211,7 @@ class Stream(StreamReader):
         self._sweeper.later(0.0)
         return decided
 
-    async def give_up(self, lost: Sequence[Lost]) -> None:
+    async def give_up(self, lost: Sequence[LostRange]) -> None:
         """From now on readers pass over these; durable on return."""
         await self.decide(lambda record: record.given_up(record.owner, lost))
         self._damaged.clear()

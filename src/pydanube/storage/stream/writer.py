@@ -1,7 +1,7 @@
 """Writes one ledger to its storage nodes. An entry is confirmed when its ack quorum has it and all before it are.
 
-It never decides who owns the ledger or what became of an entry whose quorum was lost: that is recovery's, under a new
-epoch. On one node it costs nothing but a look at the oldest answer.
+It never decides who owns the ledger, nor what became of an entry whose quorum was lost: recovery decides that, under a
+new epoch. With a single node, confirming costs no more than looking at the oldest answer.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pydanube.base.errors import DanubeError, LedgerFenced, NodeBusy, QuorumLost
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import WRITER_WAITING_BYTES_MAX
 from pydanube.ports.storage import StorageNode, StorageNodes
-from pydanube.storage.stream.copy_line import CopyLine, Entry
-from pydanube.storage.stream.patience import BUSY, Answers, Patience
+from pydanube.storage.stream.answers import BUSY, Answers, RetryingCaller
+from pydanube.storage.stream.copy_sender import CopySender, PendingEntry
 from pydanube.stream.quorum import acknowledged, out_of_reach, writable, write_set
 from pydanube.stream.record import LedgerRecord
 from pydanube.wire.batch import Batch
 
 
 class LedgerWriter:
-    """The single writer of one ledger. Takes batches at once; sends them from `begin` on."""
+    """The single writer of one ledger. It takes batches at any time and sends them once `begin` was called."""
 
     def __init__(self, epoch: Epoch, first: int, nodes: StorageNodes, failed: Callable[[DanubeError], None]) -> None:
         self.next_offset = first
@@ -39,14 +39,14 @@ class LedgerWriter:
         self.begun = False
         self._record: LedgerRecord | None = None
         self._only: StorageNode | None = None
-        self._lines: list[CopyLine] = []  # to the nodes, by their place in the record
-        self._entries: deque[Entry] = deque()  # not confirmed yet, in offset order
+        self._senders: list[CopySender] = []  # in the order of the nodes in the record
+        self._entries: deque[PendingEntry] = deque()  # not confirmed yet, in offset order
         self._entries_bytes = 0
         self._watching = False
-        self._busy: asyncio.TimerHandle | None = None  # the only node has no room: entries are sent when this is due
+        self._busy: asyncio.TimerHandle | None = None  # the only node is busy: entries are sent when this timer fires
         self._refusals = 0  # by a busy node, in a row
-        self._patience = Patience()
-        self._drained: Future[None] | None = None  # somebody waits until nothing is on its way
+        self._caller = RetryingCaller()
+        self._drained: Future[None] | None = None  # done when no entry is left, if somebody waits for that
 
     @property
     def record(self) -> LedgerRecord:
@@ -54,31 +54,31 @@ class LedgerWriter:
         return self._record
 
     async def begin(self, record: LedgerRecord) -> None:
-        """Makes the ledger on its nodes and sends what was held back, as soon as enough of them agree."""
+        """Creates the ledger on its nodes and, once enough of them have it, sends the entries held back so far."""
         self._record = record
         nodes = [self._pool.get(identity) for identity in record.nodes]
-        places = range(len(nodes))
+        indexes = range(len(nodes))
         self._only = nodes[0] if len(nodes) == 1 and nodes[0].in_order else None
-        creations = [self._patience.ask(node.create, record.id, record.epoch, record.durability) for node in nodes]
+        creations = [self._caller.call(node.create, record.id, record.epoch, record.durability) for node in nodes]
         answers = Answers(dict(enumerate(creations)))
-        await answers.until(lambda: writable(places, answers.results, record.copies))
-        if not writable(places, answers.results, record.copies):
+        await answers.until(lambda: writable(indexes, answers.results, record.copies))
+        if not writable(indexes, answers.results, record.copies):
             raise answers.errors[0] if len(nodes) == 1 else QuorumLost(f"ledger {record.id}: {answers.causes}")
         if self._only is None:
-            self._lines = [CopyLine(node, record, lambda: self.confirmed, self._verdict) for node in nodes]
-            for line, creation in zip(self._lines, creations, strict=True):
+            self._senders = [CopySender(node, record, lambda: self.confirmed, self._settled) for node in nodes]
+            for sender, creation in zip(self._senders, creations, strict=True):
                 if creation.done():
-                    line.made(creation)
+                    sender.created(creation)
                 else:
-                    creation.add_done_callback(line.made)
+                    creation.add_done_callback(sender.created)
         self.begun = True
         for entry in list(self._entries):
             self._send(entry)
 
     def append(self, batch: Batch, append_time: int) -> tuple[Batch, Future[None]]:
-        """Gives the batch its offsets and sends it on its way; the future is done when it is confirmed.
+        """Gives the batch its offsets and sends it; the future is done when it is confirmed.
 
-        Raises `NodeBusy`, and has done nothing, when too much is on its way already.
+        Raises `NodeBusy`, and does nothing, when too many bytes are not confirmed yet.
         """
         if self.failure is not None:
             raise self.failure
@@ -90,18 +90,18 @@ class LedgerWriter:
         self.oldest = self.oldest or append_time
         self.newest = append_time
         self._entries_bytes += stamped.size
-        entry = Entry(stamped, self._loop.create_future())
+        entry = PendingEntry(stamped, self._loop.create_future())
         self._entries.append(entry)
         if self.begun:
             self._send(entry)
         return stamped, entry.future
 
-    def _send(self, entry: Entry) -> None:
+    def _send(self, entry: PendingEntry) -> None:
         if self._only is None:
             self._send_copies(entry)
             return
         if self._busy is not None:
-            return  # it is sent with the others that wait
+            return  # it is sent later, with the other entries
         answer = entry.answer = self._only.append(self.record.id, self._epoch, entry.batch, self.confirmed)
         if not self._watching:
             self._watch(answer)
@@ -109,7 +109,7 @@ class LedgerWriter:
     # -- one node ----------------------------------------------------------------------------------------------------
 
     def _watch(self, answer: Future[None]) -> None:
-        """One callback in flight, whatever the number of appends: a group is answered as a whole."""
+        """One callback at a time, however many appends there are: a node answers a whole group at once."""
         self._watching = True
         answer.add_done_callback(self._watched)
 
@@ -130,10 +130,10 @@ class LedgerWriter:
             self._watch(answer)
 
     def _wait_out(self) -> None:
-        """A busy node has refused the oldest entry and so all behind it; they are sent again in a moment."""
+        """A busy node has refused the oldest entry, and so all after it; they are sent again after a pause."""
         for entry in self._entries:
             if entry.answer is not None:
-                entry.answer.add_done_callback(looked_at)
+                entry.answer.add_done_callback(ignore_answer)
                 entry.answer = None
         self._refusals += 1
         self._busy = self._loop.call_later(BUSY.after(self._refusals), self._send_again)
@@ -143,27 +143,27 @@ class LedgerWriter:
         for entry in self._entries:
             self._send(entry)
             if entry.answer is not None and entry.answer.done() and entry.answer.exception() is not None:
-                return  # still busy, or worse: whoever watches the oldest answer comes to it
+                return  # still busy, or worse: `_watched` sees it in the oldest answer
 
     # -- several nodes -----------------------------------------------------------------------------------------------
 
-    def _send_copies(self, entry: Entry) -> None:
-        for line in write_set(self._lines, entry.batch.base_offset, self.record.copies.write):
-            if line.alive:
-                line.send(entry)
+    def _send_copies(self, entry: PendingEntry) -> None:
+        for sender in write_set(self._senders, entry.batch.base_offset, self.record.copies.write):
+            if sender.alive:
+                sender.send(entry)
             else:
                 entry.failures += 1
-        self._settle(entry)
+        self._decide(entry)
 
-    def _verdict(self, entry: Entry, error: DanubeError | None) -> None:
+    def _settled(self, entry: PendingEntry, error: DanubeError | None) -> None:
         if error is None:
             entry.acks += 1
         else:
             entry.failures += 1
             entry.cause = error
-        self._settle(entry)
+        self._decide(entry)
 
-    def _settle(self, entry: Entry) -> None:
+    def _decide(self, entry: PendingEntry) -> None:
         if self.failure is not None:
             return
         copies = self.record.copies
@@ -176,16 +176,16 @@ class LedgerWriter:
         while self._entries and acknowledged(self._entries[0].acks, copies):
             self._confirm(self._entries.popleft())
 
-    # -- verdicts ----------------------------------------------------------------------------------------------------
+    # -- the end of an entry -------------------------------------------------------------------------------------------
 
-    def _confirm(self, entry: Entry) -> None:
+    def _confirm(self, entry: PendingEntry) -> None:
         batch = entry.batch
         self.confirmed = batch.base_offset + batch.count - 1
         self._entries_bytes -= batch.size
         if not entry.future.done():
             entry.future.set_result(None)
         if not self._entries:
-            self._tell_drained()
+            self._report_drained()
 
     def _fail(self, error: DanubeError) -> None:
         if self.failure is not None:
@@ -193,30 +193,30 @@ class LedgerWriter:
         self.failure = error
         for entry in self._entries:
             if entry.answer is not None:
-                entry.answer.add_done_callback(looked_at)
+                entry.answer.add_done_callback(ignore_answer)
             if not entry.future.done():
                 entry.future.set_exception(error)
-                entry.future.exception()  # whoever waits still gets it; whoever does not is not nagged
+                entry.future.exception()  # whoever waits still gets it; if nobody does, asyncio does not complain
         self._entries.clear()
-        self._patience.end()
+        self._caller.stop()
         if self._busy is not None:
             self._busy.cancel()
-        for line in self._lines:
-            line.drop(error)
-        self._tell_drained()
+        for sender in self._senders:
+            sender.drop(error)
+        self._report_drained()
         self._report(error)
 
-    def _tell_drained(self) -> None:
+    def _report_drained(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
     def abandon(self, error: DanubeError) -> None:
-        """It goes no further: the ledger before it could not be finished, or nobody wants it any more."""
-        self._report = _nobody
+        """Nothing more is written: the ledger before it could not be finished, or nobody needs this one any more."""
+        self._report = _ignore
         self._fail(error)
 
     async def finish(self) -> int:
-        """Waits for everything on its way and returns the last confirmed offset. The caller sends nothing more."""
+        """Waits until every entry is confirmed and returns the last offset. The caller appends nothing more."""
         if self._entries and self.failure is None:
             self._drained = self._loop.create_future()
             await self._drained
@@ -226,11 +226,11 @@ class LedgerWriter:
         return self.confirmed
 
 
-def looked_at(answer: Future[None]) -> None:
-    """What a node says is no news: the entry was given up, or the node loses nothing by not having heard."""
+def ignore_answer(answer: Future[None]) -> None:
+    """For calls whose answers do not matter: the entry was given up, or the node may miss the call."""
     if not answer.cancelled():
         answer.exception()
 
 
-def _nobody(error: DanubeError) -> None:
-    """Nobody needs to be told."""
+def _ignore(error: DanubeError) -> None:
+    """The failure of an abandoned writer, which concerns nobody."""

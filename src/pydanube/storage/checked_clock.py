@@ -1,6 +1,6 @@
-"""The clock of a process, watched: whoever shares it knows of a jump, whichever of them was there to see it.
+"""A clock that notices when the wall clock jumps. All who share it know of a jump, whoever noticed it.
 
-A stream or topic that is opened after a jump cannot see it. So there is one of these for a broker, made when it starts.
+A stream or topic opened after a jump cannot notice it. So a broker has one such clock, made when it starts.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import logging
 from pydanube.base.limits import CLOCK_AHEAD_DAYS, CLOCK_DISTRUST_SECONDS, DAY, SECOND
 from pydanube.ports.clock import Clock
 from pydanube.stream.retention import ClockGuard
-from pydanube.stream.times import ClockBelief
+from pydanube.stream.times import AppendClock
 
 log = logging.getLogger(__name__)
 
 
-class WatchedClock:
-    """A `Clock` that also says what to stamp messages with, and whether anything may be deleted by its time."""
+class CheckedClock:
+    """A `Clock` that also says which time to stamp messages with, and whether messages may be deleted by age."""
 
     def __init__(self, clock: Clock, distrust_seconds: float = CLOCK_DISTRUST_SECONDS) -> None:
         self._clock = clock
         now = (clock.wall(), self._microseconds)
-        self._belief = ClockBelief(*now)
+        self._append_clock = AppendClock(*now)
         self._guard = ClockGuard(*now, distrust_seconds)
         self._distrust_seconds = distrust_seconds
 
@@ -31,16 +31,16 @@ class WatchedClock:
     def wall(self) -> int:
         return self._clock.wall()
 
-    def believed(self) -> int:
-        """What time it is, as far as the clock is believed."""
-        return self._belief.observe(self._clock.wall(), self._microseconds)
+    def append_time(self) -> int:
+        """The time to stamp a message with now."""
+        return self._append_clock.observe(self._clock.wall(), self._microseconds)
 
     def trusted(self, since: float | None = None) -> bool:
-        """Whether anything may be deleted by time: not for a while after a jump, nor after `since` (monotonic).
+        """Whether messages may be deleted by age: not for a while after a jump, nor after `since` (monotonic).
 
-        To be asked every few seconds.
+        To be called every few seconds.
         """
-        self.believed()
+        self.append_time()
         monotonic = self._microseconds
         jump = self._guard.observe(self._clock.wall(), monotonic)
         if jump is not None:
@@ -49,7 +49,7 @@ class WatchedClock:
         return not doubted and self._guard.trusted(monotonic)
 
     def begin(self, newest: int) -> None:
-        """At the start of a broker whose newest message is of that time; 0 if it has none."""
+        """To be called at the start of a broker, with the append time of its newest message; 0 if it has none."""
         days = (self._clock.wall() - newest) // DAY
         if newest and days >= CLOCK_AHEAD_DAYS:
             log.warning("the newest message is %d days old; pausing deletion by time", days)
@@ -60,6 +60,6 @@ class WatchedClock:
         return int(self._clock.monotonic() * SECOND)
 
 
-def watched(clock: Clock) -> WatchedClock:
-    """The same one if somebody watches it already."""
-    return clock if isinstance(clock, WatchedClock) else WatchedClock(clock)
+def checked_clock(clock: Clock) -> CheckedClock:
+    """The clock itself if it is a `CheckedClock` already."""
+    return clock if isinstance(clock, CheckedClock) else CheckedClock(clock)

@@ -1,4 +1,4 @@
-"""A cut through a storage that serves: whenever it is taken, and however slowly it is copied, it is of one moment."""
+"""Snapshots of a storage that serves: whenever one is taken, and however slowly it is copied, it is of one moment."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pydanube.sim.machine.clock import SimClock
 from pydanube.sim.machine.disk import SimDisk
 from pydanube.sim.machine.loop import SimLoop
 from pydanube.sim.machine.randomness import SimRandomness
-from pydanube.storage.cut import Cut, take_cut
 from pydanube.storage.local import LocalStorage, open_local
 from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.snapshot import Snapshot, take_snapshot
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.stream import Stream
 from pydanube.wire.batch import build
@@ -86,17 +86,17 @@ class World:
                 await stream.trim(self.trimmed[name])
         await stream.close()
 
-    async def copied(self, cut: Cut) -> dict[str, Image]:
+    async def copied(self, snapshot: Snapshot) -> dict[str, Image]:
         """As slowly as can be."""
         found: dict[str, Image] = {"metadata": {}, "node": {}}
-        for file in cut.files:
+        for file in snapshot.files:
             data = file.content or b""
             while len(data) < file.length:
                 await asyncio.sleep(self.random.uniform(0, 0.02))
                 data += await (await file.open()).read(len(data), min(4 * BLOCK_BYTES, file.length - len(data)))
             folder, _, name = file.name.partition("/")
             found[folder][name] = (file.size, data)
-            cut.release(file)
+            snapshot.release(file)
         return found
 
     async def check(self, images: dict[str, Image], answered: dict[str, int]) -> None:
@@ -121,7 +121,7 @@ class World:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-def test_a_cut_is_what_a_power_cut_at_its_moment_would_leave(seed: int) -> None:
+def test_a_snapshot_is_what_a_power_cut_at_its_moment_would_leave(seed: int) -> None:
     world = World(seed)
 
     async def life() -> None:
@@ -131,11 +131,11 @@ def test_a_cut_is_what_a_power_cut_at_its_moment_would_leave(seed: int) -> None:
         for _ in range(4):
             await asyncio.sleep(world.random.uniform(0.05, 2.0))
             answered = dict(world.answered)
-            cut = await take_cut(storage.metadata, storage.node)
-            copies.append((await world.copied(cut), answered))
+            snapshot = await take_snapshot(storage.metadata, storage.node)
+            copies.append((await world.copied(snapshot), answered))
         world.stopping = True
         await asyncio.gather(*writing)
-        assert not storage.node.holds.generations
+        assert not storage.node.pinned.generations
         await storage.node.close()
         await storage.metadata.close()
         assert sum(world.answered.values()) > 500
@@ -146,19 +146,19 @@ def test_a_cut_is_what_a_power_cut_at_its_moment_would_leave(seed: int) -> None:
     world.loop.shutdown()
 
 
-def test_files_that_are_held_go_when_they_are_let_go_of() -> None:
+def test_pinned_files_are_removed_when_they_are_unpinned() -> None:
     world = World(0)
 
     async def life() -> None:
         async with world.with_files() as (disk, storage, stream):
-            cut = await take_cut(storage.metadata, storage.node)
-            journals = [file.name.partition("/")[2] for file in cut.files if "journal" in file.name]
+            snapshot = await take_snapshot(storage.metadata, storage.node)
+            journals = [file.name.partition("/")[2] for file in snapshot.files if "journal" in file.name]
             assert len(journals) > 3
             await stream.seal()
             await stream.trim(100)
             await asyncio.sleep(10)
             assert set(journals) <= set(await disk.list())
-            cut.close()
+            snapshot.close()
             await asyncio.sleep(10)
             assert not set(journals[:-1]) & set(await disk.list())
 
@@ -166,7 +166,7 @@ def test_files_that_are_held_go_when_they_are_let_go_of() -> None:
     world.loop.shutdown()
 
 
-def test_a_file_that_could_not_be_removed_goes_later_and_keeps_no_cut_from_being_taken(
+def test_a_file_that_could_not_be_removed_goes_later_and_prevents_no_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(0)
@@ -186,11 +186,11 @@ def test_a_file_that_could_not_be_removed_goes_later_and_keeps_no_cut_from_being
             await stream.seal()
             await stream.trim(100)
             await asyncio.sleep(10)
-            (await take_cut(storage.metadata, storage.node)).close()
+            (await take_snapshot(storage.metadata, storage.node)).close()
             failing = False
             await asyncio.sleep(120)
             assert not set(journals[:-1]) & set(await disk.list())
-            (await take_cut(storage.metadata, storage.node)).close()
+            (await take_snapshot(storage.metadata, storage.node)).close()
 
     world.loop.run_until_complete(life())
     world.loop.shutdown()
@@ -203,8 +203,8 @@ def test_the_last_piece_of_a_file_can_be_read_again_until_the_next_file_is() -> 
     async def life() -> None:
         async with world.with_files() as (disk, storage, stream):
             backups = Backups(storage.metadata, storage.node, Room(), 1 << 30)
-            number, cut = await backups.begin()
-            first, second = [file for file in cut.files if "journal" in file.name][:2]
+            number, snapshot = await backups.begin()
+            first, second = [file for file in snapshot.files if "journal" in file.name][:2]
             await stream.seal()
             await stream.trim(100)
             data = await backups.read(number, first.name, 0, first.length)
@@ -224,9 +224,9 @@ def test_a_storage_whose_files_are_being_changed_all_the_time_is_busy() -> None:
 
     async def life() -> None:
         storage = await world.open(world.disk("metadata"), world.disk("node"))
-        async with storage.node.holds.changing:
+        async with storage.node.pinned.changing:
             with pytest.raises(NodeBusy):
-                await take_cut(storage.metadata, storage.node)
+                await take_snapshot(storage.metadata, storage.node)
         await storage.node.close()
         await storage.metadata.close()
 

@@ -7,9 +7,13 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
+from pydanube.access.principals import ANONYMOUS, SYSTEM
+from pydanube.access.rights import Action
 from pydanube.base.limits import KIB
 from pydanube.broker.directory.directory import Directory
-from pydanube.broker.door.service import Service
+from pydanube.broker.door.door import Door
+from pydanube.broker.door.session import Origin, Session
+from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic
 from pydanube.sim.machine.clock import SimClock
 from pydanube.sim.machine.disk import SimDisk
 from pydanube.sim.machine.loop import SimLoop
@@ -19,10 +23,24 @@ from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.storage.local import open_local
 from pydanube.storage.node.settings import NodeSettings
 
-Work = Callable[[Service], Coroutine[Any, Any, None]]
+Work = Callable[[Door], Coroutine[Any, Any, None]]
 
 
-class ServiceWorld:
+def caller(door: Door) -> Session:
+    return door.session(ANONYMOUS, Origin("test"))
+
+
+async def served(door: Door, topic: str, **options: Any) -> OpenTopic:
+    return await door.topics.open(SYSTEM, Action.TOPIC_SERVE, topic, **options)
+
+
+def host_of(door: Door, topic: str, subscription: str) -> AnySubscription | None:
+    """As it is served now; None if the topic is not open, or has none of that name."""
+    found = [each.topic.subscriptions.get(subscription) for each in door.topics.opened() if str(each.name) == topic]
+    return found[0] if found else None
+
+
+class DoorWorld:
     """The disks outlive the broker."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -32,22 +50,22 @@ class ServiceWorld:
         self.randomness = SimRandomness(Random(seed))
         self.process = self.loop.process("broker")
 
-    async def start(self) -> Service:
+    async def start(self) -> Door:
         for_metadata, for_node = self.disks
         settings = NodeSettings(file_bytes=256 * KIB, retry_seconds=0.05)
         storage = await open_local(for_metadata, for_node, settings, self.randomness)
         directory = Directory(storage.metadata)
         await directory.prepare()
         offload = SimOffload(self.loop, self.loop.fork_random("offload"))
-        return Service(directory, storage.catalog, storage.nodes, self.clock, self.randomness, offload=offload)
+        return Door(directory, storage.catalog, storage.nodes, self.clock, self.randomness, offload=offload)
 
     def run(self, *works: Work) -> None:
         """One after the other in one life, which ends with a loss of power."""
 
         async def life() -> None:
-            service = await self.start()
+            door = await self.start()
             for work in works:
-                await work(service)
+                await work(door)
 
         self.loop.run_until_complete(self.loop.spawn(self.process, life()))
         self._cut()
@@ -68,11 +86,11 @@ class ServiceWorld:
 
         async def life() -> None:
             nonlocal over
-            service = await self.start()
-            await before(service)
+            door = await self.start()
+            await before(door)
             for disk in self.disks:
                 disk.on_boundary = step
-            working = asyncio.ensure_future(work(service))
+            working = asyncio.ensure_future(work(door))
             await asyncio.wait([working, cut], return_when=asyncio.FIRST_COMPLETED)
             over = working.done() and not cut.done()
             if over:

@@ -1,41 +1,43 @@
-"""What the routes of HTTP need of their broker: the service behind it, and what it says of itself."""
+"""What the routes of HTTP have in common, and who calls them."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from pydanube.access.principals import ANONYMOUS
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import HttpBusy
 from pydanube.base.limits import WAITING_REQUESTS_MAX
-from pydanube.broker.door.leasing import Leasing
-from pydanube.broker.door.service import Service
-from pydanube.broker.limits.intake import Account
-from pydanube.broker.serving.open_topic import ANONYMOUS, Principal
+from pydanube.broker.door.door import Door
+from pydanube.broker.door.session import Origin, Session
+from pydanube.broker.door.values import Account
 from pydanube.ports.clock import Clock
 from pydanube.wire.objects import Object
 
 
 @dataclass(slots=True)
-class Door:
-    """The caller over HTTP is anonymous, as everybody is for now."""
+class HttpFace:
+    """One for a broker, whatever it listens on."""
 
-    service: Service
+    door: Door
     clock: Clock
     describe: Callable[[], Object]  # the broker: version, address
     config: Callable[[], Object]  # what is in force
     metrics: Callable[[], Awaitable[bytes]]
     turns: Turns = field(default_factory=Turns)
-    principal: Principal = ANONYMOUS
     account: Account = field(init=False)  # of what is published over HTTP: all of it together is one publisher
-    leasing: Leasing = field(init=False)  # of what is received over HTTP
     waiting: int = 0  # requests that wait for messages
     turn: int = 0  # requests with messages that have no key, so far: each goes to the next partition
 
     def __post_init__(self) -> None:
-        self.account = Account(self.service.intake)
-        self.leasing = Leasing(self.service)
+        self.account = self.door.account()
+
+    def session(self, address: str) -> Session:
+        """Of a connection, whose requests have not said who they are from."""
+        return self.door.session(ANONYMOUS, Origin("http", address))
 
     @contextmanager
     def waits(self) -> Iterator[None]:
@@ -47,3 +49,10 @@ class Door:
             yield
         finally:
             self.waiting -= 1
+
+
+class Caller(NamedTuple):
+    """Of one request."""
+
+    face: HttpFace
+    session: Session

@@ -1,6 +1,6 @@
-"""The way of a ledger's entries to one of its copies: at once, or held back while the node is not ready for them.
+"""Sends a ledger's entries to one of its nodes: at once, or later if the node is not ready for them.
 
-A node that is still making the ledger, or is busy, gets its entries later, in order. One that fails or falls too far
+A node that is still creating the ledger, or is busy, gets its entries later, in order. One that fails or falls too far
 behind has a gap and gets no more of this ledger; recovery or the next ledger continues without it.
 """
 
@@ -16,74 +16,74 @@ from functools import partial
 from pydanube.base.errors import DanubeError, NodeBusy, NodeClosed
 from pydanube.base.limits import WRITER_LAG_BYTES_MAX
 from pydanube.ports.storage import StorageNode
-from pydanube.storage.stream.patience import BUSY
+from pydanube.storage.stream.answers import BUSY
 from pydanube.stream.record import LedgerRecord
 from pydanube.wire.batch import Batch
 
 
 @dataclass(slots=True)
-class Entry:
-    """One batch on its way to its write set. `future` is the caller's alone: to cancel it gives up waiting, no more."""
+class PendingEntry:
+    """A batch that is not confirmed yet. `future` belongs to the caller: cancelling it only ends the caller's wait."""
 
     batch: Batch
     future: Future[None]
-    answer: Future[None] | None = None  # of the only node
+    answer: Future[None] | None = None  # of the node, if the ledger has only one
     acks: int = 0
     failures: int = 0
     cause: DanubeError | None = None
 
 
-Verdict = Callable[[Entry, DanubeError | None], None]
+Settled = Callable[[PendingEntry, DanubeError | None], None]
 
 
-class CopyLine:
-    """Entries to one node. `verdict` is told of each: None once the node has it, else why it never will."""
+class CopySender:
+    """For one node. `settled` is called once for each entry: with None if the node has it, else with the reason."""
 
-    def __init__(self, node: StorageNode, record: LedgerRecord, confirmed: Callable[[], int], verdict: Verdict) -> None:
+    def __init__(self, node: StorageNode, record: LedgerRecord, confirmed: Callable[[], int], settled: Settled) -> None:
         self.alive = True
         self._node = node
         self._record = record
         self._confirmed = confirmed
-        self._verdict = verdict
-        self._lag = 0  # bytes it has not answered for
-        self._ready = False  # else entries are held
-        self._held: list[Entry] = []  # in offset order
+        self._settled = settled
+        self._lag = 0  # bytes that were sent or are held, and not answered
+        self._ready = False  # while it is not, entries are held
+        self._held: list[PendingEntry] = []  # in offset order
         self._refusals = 0  # in a row
         self._timer: asyncio.TimerHandle | None = None
 
-    def made(self, answer: Future[None]) -> None:
-        """The node's answer to the ledger's creation is there."""
+    def created(self, answer: Future[None]) -> None:
+        """Called with the node's answer to the creation of the ledger."""
         error = None if answer.cancelled() else answer.exception()
         if answer.cancelled() or error is not None:
             self.drop(error if isinstance(error, DanubeError) else DanubeError(repr(error)))
         elif self.alive:
             self._go_on()
 
-    def send(self, entry: Entry) -> None:
+    def send(self, entry: PendingEntry) -> None:
         self._lag += entry.batch.size
         if self._ready:
             self._append(entry)
         else:
             self._hold(entry)
-        if self._lag > WRITER_LAG_BYTES_MAX:  # the others must do
+        if self._lag > WRITER_LAG_BYTES_MAX:  # the other nodes have to suffice
             self.drop(NodeBusy(f"a copy is {self._lag} bytes behind"))
 
     def drop(self, why: DanubeError) -> None:
-        """No more entries; those under way still count if they arrive."""
+        """Sends no more entries; those that were sent still count if they arrive."""
         self.alive = self._ready = False
         if self._timer is not None:
             self._timer.cancel()
         held, self._held = self._held, []
         for entry in held:
             self._lag -= entry.batch.size
-            self._verdict(entry, why)
+            self._settled(entry, why)
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: PendingEntry) -> None:
         record = self._record
         answer = self._node.append(record.id, record.epoch, entry.batch, self._confirmed())
         answer.add_done_callback(partial(self._answered, entry))
 
-    def _answered(self, entry: Entry, answer: Future[None]) -> None:
+    def _answered(self, entry: PendingEntry, answer: Future[None]) -> None:
         error = NodeClosed("the storage node abandoned the call") if answer.cancelled() else answer.exception()
         if isinstance(error, NodeBusy) and self.alive:
             self._ready = False
@@ -94,7 +94,7 @@ class CopyLine:
             return
         self._lag -= entry.batch.size
         if error is None:
-            self._verdict(entry, None)
+            self._settled(entry, None)
             if self.alive and not self._ready and self._timer is None:
                 self._refusals = 0
                 self._go_on()
@@ -102,13 +102,13 @@ class CopyLine:
             cause = error if isinstance(error, DanubeError) else DanubeError(str(error))
             if self.alive:
                 self.drop(cause)
-            self._verdict(entry, cause)
+            self._settled(entry, cause)
 
-    def _hold(self, entry: Entry) -> None:
+    def _hold(self, entry: PendingEntry) -> None:
         insort(self._held, entry, key=lambda held: held.batch.base_offset)
 
     def _try_first(self) -> None:
-        """One entry finds out whether the node has room again; the others follow once it is there."""
+        """Sends one entry, to find out whether the node has room again; the others follow once it is stored."""
         self._timer = None
         if self._held:
             self._append(self._held.pop(0))

@@ -1,8 +1,8 @@
-"""A consistent cut through a broker's storage while it serves: what a power cut at one moment would leave.
+"""A consistent snapshot of a broker's storage while it serves: the files that a power cut at that moment would leave.
 
 Metadata and journal belong to one loop, and both only grow at their ends. So one turn of the loop notes how far each is
-written, and the bytes up to there stay as they are: the metadata's file is held open, the node's files are held back
-from removal. Copying them takes as long as it takes, and nobody waits for it.
+written, and the bytes up to there stay as they are: the metadata's file is kept open, and the node's files are pinned.
+Copying them may take any time, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.node_file import node_file_content
 
 METADATA, NODE = "metadata", "node"  # folders, as in a data directory
-CUT_SECONDS_MAX = 60.0  # for a copy that is under way to be finished, or a disk that failed to be back
-_LOOK_SECONDS = 0.01  # between two looks whether files are being changed
+SNAPSHOT_SECONDS_MAX = 60.0  # waits no longer for a copy in progress to end, or for a failed disk to come back
+_POLL_SECONDS = 0.01  # between two checks whether files are being changed
 
 
 @dataclass(eq=False, slots=True)
-class CutFile:
-    """The first `length` bytes of a file, or its `content`; a restored one has `size` bytes, with zeros at its end."""
+class SnapshotFile:
+    """The first `length` bytes of a file, or its `content`. A restored file has `size` bytes, padded with zeros."""
 
     name: str
     length: int
     size: int
     content: bytes | None = None
-    handle: DiskFile | None = None  # open since the cut, as it may be removed
+    handle: DiskFile | None = None  # opened for the snapshot, because the file may be removed
     disk: Disk | None = None
-    generation: int | None = None  # held for this
+    generation: int | None = None  # of a pinned file
 
     async def open(self) -> DiskFile:
         if self.handle is None:
@@ -42,7 +42,7 @@ class CutFile:
         return self.handle
 
     async def measure(self) -> None:
-        """Room that was set aside in it counts: a journal file that is shorter than it says of itself was cut."""
+        """Space reserved in the file counts: a journal file shorter than its header says would look truncated."""
         if self.content is None and self.disk is not None:
             self.size = await (await self.open()).size()
             self.close()
@@ -54,34 +54,34 @@ class CutFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    files: list[CutFile]  # the metadata last
+class Snapshot:
+    files: list[SnapshotFile]  # the metadata last
     revision: int  # of the metadata
-    release: Callable[[CutFile], None]  # its bytes are no longer needed
+    release: Callable[[SnapshotFile], None]  # called when a file was copied
 
     def close(self) -> None:
         for file in self.files:
             self.release(file)
 
 
-async def take_cut(metadata: LocalMetadata, node: DiskNode) -> Cut:
-    """Everything that was acknowledged before this was called is in it. `close` it, or release its files one by one."""
+async def take_snapshot(metadata: LocalMetadata, node: DiskNode) -> Snapshot:
+    """Contains everything acknowledged before this call. The caller closes it, or releases its files one by one."""
     try:
-        async with asyncio.timeout(CUT_SECONDS_MAX), node.holds.changing:
-            while (cut := await _try(metadata, node)) is None:  # noqa: ASYNC110 - whoever changes files tells nobody
-                await asyncio.sleep(_LOOK_SECONDS)
+        async with asyncio.timeout(SNAPSHOT_SECONDS_MAX), node.pinned.changing:
+            while (snapshot := await _try(metadata, node)) is None:  # noqa: ASYNC110 - nothing signals the end of a change
+                await asyncio.sleep(_POLL_SECONDS)
     except TimeoutError:
-        raise NodeBusy(f"storage files kept changing for {CUT_SECONDS_MAX:.0f} s") from None
+        raise NodeBusy(f"storage files kept changing for {SNAPSHOT_SECONDS_MAX:.0f} s") from None
     try:
-        for file in cut.files:
+        for file in snapshot.files:
             await file.measure()
     except BaseException:
-        cut.close()
+        snapshot.close()
         raise
-    return cut
+    return snapshot
 
 
-async def _try(metadata: LocalMetadata, node: DiskNode) -> Cut | None:
+async def _try(metadata: LocalMetadata, node: DiskNode) -> Snapshot | None:
     before = metadata.written()
     if before is None:
         return None
@@ -90,7 +90,7 @@ async def _try(metadata: LocalMetadata, node: DiskNode) -> Cut | None:
         handle = await metadata.disk.open(name)
     except FileMissing:  # replaced just now
         return None
-    # From here to the end nothing waits: both are of one moment.
+    # There is no await from here on, so both are read at the same moment.
     known, found = metadata.written(), node.written()
     if known is None or known[1] is not before[1] or found is None:
         handle.close()
@@ -99,18 +99,18 @@ async def _try(metadata: LocalMetadata, node: DiskNode) -> Cut | None:
     of_node, stored = found
     files = [_whole(f"{NODE}/{NODE_FILE}", node_file_content(of_node)[1])]
     for file, length in stored:
-        files.append(CutFile(f"{NODE}/{file.name}", length, length, disk=file.disk, generation=file.generation))
-        node.holds.generations[file.generation] = None
+        files.append(SnapshotFile(f"{NODE}/{file.name}", length, length, disk=file.disk, generation=file.generation))
+        node.pinned.generations[file.generation] = None
     files.append(_whole(f"{METADATA}/{NODE_FILE}", node_file_content(of_metadata)[1]))
-    files.append(CutFile(f"{METADATA}/{name}", position, header.capacity, handle=handle))
+    files.append(SnapshotFile(f"{METADATA}/{name}", position, header.capacity, handle=handle))
 
-    def release(file: CutFile) -> None:
+    def release(file: SnapshotFile) -> None:
         file.close()
         if file.generation is not None:
-            node.let_go([file.generation])
+            node.unpin([file.generation])
 
-    return Cut(files, metadata.revision, release)
+    return Snapshot(files, metadata.revision, release)
 
 
-def _whole(name: str, content: bytes) -> CutFile:
-    return CutFile(name, len(content), len(content), content)
+def _whole(name: str, content: bytes) -> SnapshotFile:
+    return SnapshotFile(name, len(content), len(content), content)

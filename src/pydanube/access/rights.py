@@ -1,0 +1,121 @@
+"""What can be allowed, on what, and the function that is asked before anything is done.
+
+A partition has no rights of its own: whoever may use a topic may use all its partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from pydanube.access.principals import Principal
+from pydanube.base.names import TopicName
+
+
+class Action(StrEnum):
+    """One for each thing that can be allowed. The comment says what it is asked about."""
+
+    HEALTH = "health"  # broker: whether it is alive and ready
+    STATUS = "status"  # broker: version, address, counters, what needs attention
+    METRICS = "metrics"  # broker
+    CONFIG = "config"  # broker: the settings in force
+    REFLECTION = "reflection"  # broker: its services, routes and errors
+    CONNECTION_LIST = "connection.list"  # broker
+    BACKUP = "backup"  # broker
+    NOTES = "notes"  # broker: what a face remembers across restarts
+
+    NAMESPACE_LIST = "namespace.list"  # broker
+    NAMESPACE_CREATE = "namespace.create"  # namespace
+    NAMESPACE_DESCRIBE = "namespace.describe"  # namespace
+    NAMESPACE_ALTER = "namespace.alter"  # namespace
+    NAMESPACE_DELETE = "namespace.delete"  # namespace
+
+    TOPIC_LIST = "topic.list"  # namespace, or broker for all of them; also to hear of topics that change
+    TOPIC_LOOKUP = "topic.lookup"  # topic: whether it exists, its kind and partitions
+    TOPIC_CREATE = "topic.create"  # topic, also where the first use creates it
+    TOPIC_DESCRIBE = "topic.describe"  # topic
+    TOPIC_ALTER = "topic.alter"  # topic
+    TOPIC_DELETE = "topic.delete"  # topic
+    TOPIC_TRUNCATE = "topic.truncate"  # topic
+    TOPIC_PUBLISH = "topic.publish"  # topic, also one that is named as the target of dead letters
+    TOPIC_READ = "topic.read"  # topic: its messages without a subscription, also directly from segments
+    TOPIC_SERVE = "topic.serve"  # topic: the broker opens it to keep it up, finish what was begun, or count its bytes
+    TOPIC_REDRIVE = "topic.redrive"  # topic of dead letters; to publish them is asked of each target
+
+    SUBSCRIPTION_LIST = "subscription.list"  # topic, or broker for those that need attention
+    SUBSCRIPTION_CREATE = "subscription.create"  # subscription
+    SUBSCRIPTION_DESCRIBE = "subscription.describe"  # subscription, also to explain it
+    SUBSCRIPTION_ALTER = "subscription.alter"  # subscription
+    SUBSCRIPTION_DELETE = "subscription.delete"  # subscription
+    SUBSCRIPTION_CONSUME = "subscription.consume"  # subscription: receive and acknowledge, creating it if it is new
+    SUBSCRIPTION_PAUSE = "subscription.pause"  # subscription: also to resume it
+    SUBSCRIPTION_SEEK = "subscription.seek"  # subscription
+    SUBSCRIPTION_SKIP = "subscription.skip"  # subscription
+
+    STORAGE_STATUS = "storage.status"  # broker: object storage, damage
+    STORAGE_PLACE = "storage.place"  # broker: where its segments are, for those who read them directly
+    STORAGE_DESCRIBE = "storage.describe"  # topic: what it stores where; namespace: the same of its topics
+    STORAGE_VERIFY = "storage.verify"  # topic
+    STORAGE_UPLOAD = "storage.upload"  # topic
+    STORAGE_SALVAGE = "storage.salvage"  # topic
+
+    SINK_LIST = "sink.list"  # broker
+    SINK_WRITE = "sink.write"  # sink; to publish the rows is asked of each target
+    SINK_FORGET = "sink.forget"  # sink
+
+    PIPELINE_LIST = "pipeline.list"  # broker
+    PIPELINE_DESCRIBE = "pipeline.describe"  # pipeline, also its log
+    PIPELINE_REPORT = "pipeline.report"  # pipeline: what its runner reports and remembers
+    PIPELINE_ORDER = "pipeline.order"  # pipeline: to stop or restart it
+    PIPELINE_FORGET = "pipeline.forget"  # pipeline
+
+
+class ResourceKind(StrEnum):
+    BROKER = "broker"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    SINK = "sink"
+    PIPELINE = "pipeline"
+
+
+class Resource(NamedTuple):
+    kind: ResourceKind
+    name: str = ""
+    topic: str = ""  # of a subscription
+
+    def __str__(self) -> str:
+        named = f"{self.kind} {self.name}" if self.name else f"the {self.kind}"
+        return f"{named} of {self.topic}" if self.topic else named
+
+
+BROKER = Resource(ResourceKind.BROKER)
+
+
+def namespace(name: str) -> Resource:
+    return Resource(ResourceKind.NAMESPACE, name)
+
+
+def topic(name: TopicName) -> Resource:
+    return Resource(ResourceKind.TOPIC, str(name.whole))
+
+
+def subscription(of: TopicName, name: str) -> Resource:
+    return Resource(ResourceKind.SUBSCRIPTION, name, str(of.whole))
+
+
+def sink(target: str) -> Resource:
+    """A job that writes exactly once goes by what it writes to."""
+    return Resource(ResourceKind.SINK, target)
+
+
+def pipeline(name: str) -> Resource:
+    return Resource(ResourceKind.PIPELINE, name)
+
+
+Authorise: TypeAlias = Callable[[Principal, Action, Resource], None]
+
+
+def authorise(principal: Principal, action: Action, resource: Resource) -> None:
+    """Returns if the principal may, or raises `NotAllowed`. Nobody has said yet who may not, so everybody may."""

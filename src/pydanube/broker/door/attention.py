@@ -1,0 +1,60 @@
+"""What needs somebody, of all that is open: looked for in slices, as there may be many topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+from pydanube.base.limits import ABANDONED_SECONDS, AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
+from pydanube.broker.serving.open_topics import OpenTopics
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.ages import Ages
+from pydanube.broker.topic.topic import Topic
+
+Found = TypeVar("Found")
+
+
+class Attention(NamedTuple):
+    """What does not make a broker unready, and yet needs somebody."""
+
+    publishing_refused: bool
+    failing: list[tuple[str, str]]  # work in the background, and why its last round failed
+    blocked: list[tuple[str, str, int]]  # topic, subscription and offset
+
+
+async def find_blocked(topics: OpenTopics) -> list[tuple[str, str, int]]:
+    """Topic, subscription and offset of the first messages that failed too often and go no further."""
+
+    async def blocked_at(topic: Topic, host: SubscriptionHost) -> int | None:
+        return host.engine.blocked_at
+
+    return await _find(topics, blocked_at)
+
+
+async def find_abandoned(topics: OpenTopics, now: int) -> list[tuple[str, str, float]]:
+    """Topic, subscription and the age of its oldest message, where that is days and no consumer is connected."""
+    ages = Ages(now, AGE_READS_MAX)
+
+    async def abandoned_for(topic: Topic, host: SubscriptionHost) -> float | None:
+        seconds = None if host.consumers else await ages.seconds(topic, host)
+        return None if seconds is None or seconds < ABANDONED_SECONDS else seconds
+
+    return await _find(topics, abandoned_for)
+
+
+async def _find(
+    topics: OpenTopics, trouble: Callable[[Topic, SubscriptionHost], Awaitable[Found | None]]
+) -> list[tuple[str, str, Found]]:
+    """The first subscriptions of reliable topics that have this trouble, and what it is."""
+    found: list[tuple[str, str, Found]] = []
+    for number, opened in enumerate(topics.opened(), 1):
+        if isinstance(topic := opened.topic, Topic):
+            for name, host in list(topic.subscriptions.items()):
+                if (has := await trouble(topic, host)) is not None:
+                    found.append((str(opened.name), name, has))
+        if len(found) >= BLOCKED_LISTED_MAX:
+            break
+        if not number % METRIC_SLICE:
+            await asyncio.sleep(0)  # the others of the loop first
+    return found[:BLOCKED_LISTED_MAX]

@@ -1,0 +1,164 @@
+"""The door: everything below the faces, put together. Whoever calls has a session, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task
+from collections.abc import Awaitable, Callable
+
+from pydanube.access.principals import Principal
+from pydanube.access.rights import Authorise, authorise
+from pydanube.adapters.threads import ThreadOffload
+from pydanube.broker.cold.storage_admin import StorageAdmin
+from pydanube.broker.cold.tiering import Space, Tiering
+from pydanube.broker.commit.sinks import Sinks
+from pydanube.broker.directory.directory import Directory
+from pydanube.broker.directory.pending_options import PendingOptions
+from pydanube.broker.directory.topic_changes import TopicChanges
+from pydanube.broker.door.backups import Backups
+from pydanube.broker.door.leasing import Leasing
+from pydanube.broker.door.metrics import Metrics
+from pydanube.broker.door.pipelines import Pipelines
+from pydanube.broker.door.presence import Presence
+from pydanube.broker.door.session import Origin, Session
+from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.intake import Account, Intake
+from pydanube.broker.serving.dead_letters import publish_dead_letter
+from pydanube.broker.serving.house import Housekeeping
+from pydanube.broker.serving.leftovers import Leftovers
+from pydanube.broker.serving.lifecycle import Lifecycle
+from pydanube.broker.serving.open_topics import OpenTopics
+from pydanube.broker.serving.redrive import Redriver
+from pydanube.broker.serving.reopening import reopen
+from pydanube.broker.serving.salvage import Salvage
+from pydanube.broker.serving.spreading import Spreading
+from pydanube.broker.topic.topic import Surroundings
+from pydanube.broker.work.errands import Errands
+from pydanube.ports.catalog import Catalog
+from pydanube.ports.clock import Clock
+from pydanube.ports.offload import Offload
+from pydanube.ports.randomness import Randomness
+from pydanube.ports.storage import StorageNodes
+from pydanube.storage.checked_clock import checked_clock
+from pydanube.storage.stream.cold import ColdReader, ColdTier
+from pydanube.storage.stream.tail import TailCache
+from pydanube.wire.batch import Batch
+
+
+class Door:
+    """Owned by the broker's loop. `authorise` is asked for everything that is done, also by the broker itself."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        catalog: Catalog,
+        nodes: StorageNodes,
+        clock: Clock,
+        randomness: Randomness,
+        *,
+        cache: TailCache | None = None,
+        auto_create: bool = True,
+        room: Room | None = None,
+        tier: ColdTier | None = None,
+        space: Callable[[], Awaitable[Space]] | None = None,
+        claim: Callable[[], Awaitable[None]] | None = None,
+        offload: Offload | None = None,
+        backups: Backups | None = None,
+        authorise: Authorise = authorise,
+    ) -> None:
+        self.authorise = authorise
+        self.directory = directory
+        self.clock = checked_clock(clock)
+        self.intake = Intake()
+        self.room = room or Room()
+        self.offload = offload or ThreadOffload(1)
+        self.cache = cache or TailCache()
+        self.backups = backups  # of a broker with storage of its own
+        self.errands = Errands()
+        self.notes = directory.notes
+        self.pending = PendingOptions(directory.notes)
+        self.presence = Presence(clock.wall())
+        self.topic_changes = TopicChanges(directory.store)
+        self.around = Surroundings(
+            catalog, nodes, self.clock, randomness, self.cache, self._publish_dead_letter, tier, self.offload
+        )
+        self.topics = OpenTopics(directory, self.around, self.room, authorise, auto_create=auto_create)
+        self.spreading = Spreading(self.topics, directory, self.pending, self.errands)
+        self.tiering = None if tier is None else Tiering(tier, self.clock, self.topics.kept, space=space, claim=claim)
+        self.tiers = StorageAdmin(self.tiering, ColdReader(None) if tier is None else tier.reader, self.notes)
+        self.leftovers = Leftovers(self.around, self.tiering)
+        self.lifecycle = Lifecycle(
+            directory, self.topics, self.spreading, self.pending, self.leftovers, self.errands, authorise
+        )
+        self.sinks = Sinks(self.topics, self.lifecycle, directory, self.errands, self.clock)
+        self.salvage = Salvage(self.topics, directory, self.around)
+        self.redriver = Redriver(self.topics, self.notes, self.errands, self.offload, self.clock)
+        self.pipelines = Pipelines(self.clock)
+        self.leasing = Leasing(self.clock)
+        self.topics.interrupted = self.spreading
+        self.topics.watchers.append(self.sinks.opened)
+        self.lifecycle.guards.append(self.sinks.check_deletable)
+        self.housekeeping = Housekeeping(
+            self.topics, self.leftovers, lambda: self.leftovers.find(directory), self.room, self.intake, self.clock
+        )
+        self.metrics = Metrics(
+            self.topics, self.tiers, self.tiering, self.pipelines, self.sinks, self.presence, self.cache, self.clock
+        )
+        loops = (self.housekeeping, self.sinks, self.room, self.topic_changes, self.tiering)
+        self.presence.guards += [each.guard for each in loops if each is not None]
+        self._loop = asyncio.get_running_loop()
+        self._reopening: Task[None] | None = None
+        self._moving = None if self.tiering is None else self._loop.create_task(self.tiering.run())
+
+    # -- faces ---------------------------------------------------------------------------------------------------------
+
+    def session(self, principal: Principal, origin: Origin) -> Session:
+        """What that caller may do."""
+        return Session(self, principal, origin)
+
+    def account(self) -> Account:
+        """Of what one connection publishes: one that sends faster than is written is not read meanwhile."""
+        return Account(self.intake)
+
+    def reconsider(self) -> None:
+        """What rights rest on has changed: producers and consumers that are no longer allowed end, and hear why."""
+        self.topics.reconsider()
+
+    # -- the process ---------------------------------------------------------------------------------------------------
+
+    async def _publish_dead_letter(self, topic: str, message: Batch) -> None:
+        await publish_dead_letter(self.topics, self.directory, self.room, topic, message)
+
+    def time_moved(self) -> None:
+        """A test has moved the clock: what is due by now happens now."""
+        self.housekeeping.time_moved()
+        for topic in self.topics.kept():
+            for host in topic.subscriptions.values():
+                host.wake()
+        self.leasing.pass_time()
+
+    def reopen(self) -> None:
+        """Opens all that keep messages, in the background: what is due in them is due though nobody asks for them."""
+        assert self._reopening is None
+        self._reopening = self._loop.create_task(reopen(self.topics, self.spreading, self.directory))
+        self.sinks.resume()
+
+    async def close(self) -> None:
+        """No new work; every topic becomes durable and is let go."""
+        self.topics.stop()
+        self.leasing.close()
+        await self.housekeeping.close()
+        background = [task for task in (self._reopening, self._moving) if task is not None]
+        for task in background:
+            task.cancel()
+        await self.topics.give_up_opening()
+        await asyncio.gather(*background, return_exceptions=True)
+        await self.sinks.close()
+        await self.errands.close()
+        await self.topic_changes.close()
+        await self.leftovers.close()
+        await self.salvage.close()
+        await self.tiers.close()
+        if self.tiering is not None:
+            await self.tiering.close()
+        await self.topics.close()

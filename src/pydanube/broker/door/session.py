@@ -1,0 +1,288 @@
+"""What one caller may ask of the broker: each verb of each face is a method here, or of one of the groups.
+
+Each asks whether the caller may, where it starts; opening a topic asks by itself. Producers and consumers are asked for
+when they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydanube.access.principals import Principal
+from pydanube.access.rights import BROKER, Action, Resource
+from pydanube.base.errors import ConsumerBusy, SubscriptionInUse, SubscriptionNotFound
+from pydanube.base.limits import READ_BYTES_MAX
+from pydanube.broker.directory.notes import Notes
+from pydanube.broker.door.attention import Attention, find_blocked
+from pydanube.broker.door.presence import Connection, status_of
+from pydanube.broker.door.verbs.backups import BackupVerbs
+from pydanube.broker.door.verbs.leases import LeaseVerbs
+from pydanube.broker.door.verbs.pipelines import PipelineVerbs
+from pydanube.broker.door.verbs.sinks import SinkVerbs
+from pydanube.broker.door.verbs.storage import StorageVerbs
+from pydanube.broker.door.verbs.subscriptions import SubscriptionVerbs
+from pydanube.broker.door.verbs.topics import NamespaceVerbs, TopicVerbs
+from pydanube.broker.serving.handles import ConsumerHandle, Ended, ProducerHandle, SubscriptionHandle
+from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic, Start
+from pydanube.broker.state.options import SubscriptionOptions
+from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Timing
+from pydanube.broker.topic.topic import LATEST, Topic
+from pydanube.topic.dedup import Renewal
+from pydanube.topic.records import SubscriptionKind
+from pydanube.wire.batch import Batch
+
+if TYPE_CHECKING:
+    from pydanube.broker.door.door import Door
+
+
+class Origin(NamedTuple):
+    """Where a caller comes from; for people who look, and never a reason to allow anything."""
+
+    face: str  # native, grpc or http
+    address: str = ""  # host:port of the peer
+
+
+class Session:
+    """Made by `Door.session`. It has nothing that would have to be closed."""
+
+    __slots__ = ("_door", "origin", "principal")
+
+    def __init__(self, door: Door, principal: Principal, origin: Origin) -> None:
+        self.principal = principal
+        self.origin = origin
+        self._door = door
+
+    def ask(self, action: Action, resource: Resource = BROKER) -> None:
+        """Raises `NotAllowed` unless the caller may; for what a face answers by itself."""
+        self._door.authorise(self.principal, action, resource)
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    @property
+    def namespaces(self) -> NamespaceVerbs:
+        return NamespaceVerbs(self._door, self)
+
+    @property
+    def topics(self) -> TopicVerbs:
+        return TopicVerbs(self._door, self)
+
+    @property
+    def subscriptions(self) -> SubscriptionVerbs:
+        return SubscriptionVerbs(self._door, self)
+
+    @property
+    def storage(self) -> StorageVerbs:
+        return StorageVerbs(self._door, self)
+
+    @property
+    def sinks(self) -> SinkVerbs:
+        return SinkVerbs(self._door, self)
+
+    @property
+    def pipelines(self) -> PipelineVerbs:
+        return PipelineVerbs(self._door, self)
+
+    @property
+    def backups(self) -> BackupVerbs:
+        return BackupVerbs(self._door, self)
+
+    @property
+    def leases(self) -> LeaseVerbs:
+        return LeaseVerbs(self._door, self)
+
+    # -- the broker ----------------------------------------------------------------------------------------------------
+
+    def stopping(self) -> bool:
+        self.ask(Action.STATUS)
+        return self._door.topics.stopping
+
+    def publishing_refused(self) -> bool:
+        """Because the disk is nearly full. The broker is ready all the same: those who acknowledge make room."""
+        self.ask(Action.HEALTH)
+        return self._door.room.short
+
+    async def status(self) -> dict[str, Any]:
+        self.ask(Action.STATUS)
+        door = self._door
+        return await status_of(door.topics, door.presence, door.room, door.clock)
+
+    async def attention(self) -> Attention:
+        self.ask(Action.STATUS)
+        door = self._door
+        failing = [(each.name, each.failing) for each in door.presence.guards if each.failing]
+        return Attention(door.room.short, failing, await find_blocked(door.topics))
+
+    def connections(self, after: int, limit: int) -> list[Connection]:
+        """The next that are open, behind that number."""
+        self.ask(Action.CONNECTION_LIST)
+        return self._door.presence.connections(after, limit)
+
+    def notes(self) -> Notes:
+        """What a face has to remember across restarts."""
+        self.ask(Action.NOTES)
+        return self._door.notes
+
+    # -- producers -----------------------------------------------------------------------------------------------------
+
+    async def open_producer(
+        self,
+        topic: str,
+        ended: Ended,
+        *,
+        name: str | None = None,
+        resume: str | None = None,
+        fresh: bool = False,
+        temporary: bool = False,
+        renewal: Renewal | None = None,
+        reliable: bool = True,
+        create: bool = True,
+        exclusive: bool = False,
+    ) -> ProducerHandle:
+        """With a name, what it repeats is found; see `Topic.attach`. `ended` is called if the topic goes.
+
+        With `resume`, the mark of a handle that it had, only the very same topic will do. An exclusive one is alone.
+        """
+        topics = self._door.topics
+        opened = await topics.open(
+            self.principal, Action.TOPIC_PUBLISH, topic, create=create and resume is None, reliable=reliable
+        )
+        opened.check_mark(resume)
+        await topics.counted(opened.name.namespace)
+        opened.check_producers(exclusive=exclusive)
+        session = None
+        if name is not None and isinstance(opened.topic, Topic):
+            session = await opened.topic.attach(name, fresh=fresh, temporary=temporary, renewal=renewal)
+            opened.check_producers(exclusive=exclusive)  # others may have been quicker
+            opened.topic.sessions.hold(session)
+            temporary = opened.topic.state.producers.get(session.producer).temporary  # whatever the caller says
+        producer = ProducerHandle(topics, self.principal, opened, session, ended, temporary=temporary)
+        opened.producers[producer] = None
+        opened.exclusive = producer if exclusive else None
+        return producer
+
+    # -- consumers -----------------------------------------------------------------------------------------------------
+
+    async def open_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        kind: SubscriptionKind,
+        sink: ConsumerSink,
+        *,
+        name: str = "",
+        start: Start = LATEST,
+        filters: Sequence[bytes] = (),
+        create: bool = True,
+        subscribe: bool = True,
+        reliable: bool | None = None,
+        resume: str | None = None,
+        options: SubscriptionOptions | None = None,
+        pending: bool = False,
+        timing: Timing = Timing.DELIVERED,
+        takes_over: bool = False,
+    ) -> ConsumerHandle:
+        """A consumer of the subscription, which is made if it is new and `subscribe` says so.
+
+        With `resume`, the mark of a handle that it had, only the very same subscription will do. With `pending`, a new
+        subscription of a topic that stores messages has the options that were set before it. With `takes_over`, a
+        consumer of its own name that is in the way goes: its connection may be half open, and only the caller knows
+        that nobody is at the other end.
+        """
+        door = self._door
+        opened = await door.topics.open(
+            self.principal,
+            Action.SUBSCRIPTION_CONSUME,
+            topic,
+            of=subscription,
+            create=create and resume is None,
+            reliable=reliable,
+        )
+        if options is not None:
+            self.subscriptions.ask_dead_letters(options)
+        opened.check_mark(resume)
+        opened.check_consumers()
+        is_new = subscription not in opened.topic.subscriptions
+        if pending and opened.record.reliable:
+            options = door.pending.get(topic, subscription)
+        host = await opened.enter(subscription, kind, start, options, create=subscribe and resume is None)
+        if resume not in (None, opened.mark(host)):
+            raise SubscriptionNotFound(f"{subscription!r} was deleted, and another subscription now has its name")
+        if pending and is_new:
+            await door.pending.forget(topic, subscription)
+        opened.check_consumers()  # others may have been quicker
+        opened.check_subscription(host)
+
+        def connected() -> Consumer:
+            return opened.topic.connect(host, name, sink, filters, timing)  # type: ignore[arg-type]
+
+        try:
+            consumer = connected()
+        except ConsumerBusy:  # by now it is known that the caller may be here
+            if not takes_over or not self._take_over(opened, host, subscription, name):
+                raise
+            consumer = connected()
+        handle = ConsumerHandle(door.topics, self.principal, opened, subscription, host, consumer, *self.origin)
+        opened.consumers[handle] = None
+        return handle
+
+    def _take_over(self, opened: OpenTopic, host: AnySubscription, subscription: str, name: str) -> bool:
+        """Whether one that has the caller's own name has gone."""
+        own = (self.principal, self.origin.face, name)
+        for each in list(opened.consumers) if name else ():
+            if each.subscription is host and (each.principal, each.face, each.name) == own:
+                each.end(SubscriptionInUse(f"{subscription!r} was taken over by {name}"), crashed=True)
+                return True
+        return False
+
+    async def find_subscription(self, topic: str, name: str, *, stored: bool = False) -> SubscriptionHandle | None:
+        """To acknowledge to it without being its consumer; None if the topic has none of that name.
+
+        With `stored` the topic must be one that stores messages.
+        """
+        opened = await self._door.topics.open(self.principal, Action.SUBSCRIPTION_CONSUME, topic, of=name)
+        host = (opened.reliable if stored else opened.topic).subscriptions.get(name)
+        return None if host is None else SubscriptionHandle(self._door.topics, self.principal, opened, name, host)
+
+    async def subscription(self, topic: str, name: str, *, stored: bool = False) -> SubscriptionHandle:
+        """The same; raises `SubscriptionNotFound` if the topic has none of that name."""
+        found = await self.find_subscription(topic, name, stored=stored)
+        if found is None:
+            raise SubscriptionNotFound(f"{topic} has no subscription {name!r:.200}")
+        return found
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    async def _readable(self, topic: str, resume: str | None = None) -> Topic:
+        opened = await self._door.topics.open(self.principal, Action.TOPIC_READ, topic)
+        opened.check_mark(resume)
+        return opened.reliable
+
+    async def read(self, topic: str, offset: int, bytes_max: int, *, resume: str | None = None) -> list[Batch]:
+        """Confirmed batches from the one that holds `offset` on; none if there is nothing there yet.
+
+        With `resume`, the id of the topic that it began with, only the very same will do.
+        """
+        ledger = (await self._readable(topic, resume)).ledger
+        offset = ledger.past_lost(max(offset, ledger.first))
+        if offset >= ledger.confirmed_end:
+            return []
+        bytes_max = max(1, min(bytes_max, READ_BYTES_MAX // 4))
+        batches = await ledger.read(offset, bytes_max)
+        left = bytes_max - sum(batch.size for batch in batches)
+        while batches and (following := ledger.find(batches[-1].last_offset + 1)) and following.size <= left:
+            batches.append(following)  # the cache gives one at a time
+            left -= following.size
+        return batches
+
+    async def wait_beyond(self, topic: str, offset: int, seconds: float) -> None:
+        """Until there is a message at `offset`, or so long."""
+        await (await self._readable(topic)).wait_beyond(offset, seconds)
+
+    async def bounds(self, topic: str) -> tuple[int, int]:
+        """The first offset there is, and the one after the last that may be seen."""
+        ledger = (await self._readable(topic)).ledger
+        return ledger.first, ledger.confirmed_end
+
+    async def offset_of_time(self, topic: str, time: int) -> int:
+        return await (await self._readable(topic)).find_time(time)

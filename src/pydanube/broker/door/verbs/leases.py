@@ -1,0 +1,62 @@
+"""Consuming without a connection: messages under leases, and what becomes of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydanube.access.rights import Action
+from pydanube.base.names import parse_topic
+from pydanube.broker.door.leasing import Lease, Received
+from pydanube.broker.door.verbs.base import Verbs
+
+
+class LeaseVerbs(Verbs):
+    __slots__ = ()
+
+    async def receive(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        consumer: str,
+        limit: int,
+        wait: float,
+        lease_seconds: float | None,
+    ) -> list[Received]:
+        """Messages under leases, as soon as there is one; see `Leasing.receive`."""
+        door, parsed = self._door, parse_topic(topic)
+        record = await door.topics.lookup(self._principal, Action.SUBSCRIPTION_CONSUME, topic, of=subscription)
+        places = [parsed] if parsed.partition is not None else record.places()
+        return await door.leasing.receive(
+            self._session, places, subscription, consumer=consumer, limit=limit, wait=wait, lease_seconds=lease_seconds
+        )
+
+    def is_open(self, lease: Lease) -> bool:
+        return self._door.leasing.is_open(lease)
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """They were not handed out after all."""
+        self._door.leasing.release(leases)
+
+    def fail(self, leases: Sequence[Lease], reason: str) -> None:
+        """Their messages cannot be handed out."""
+        self._door.leasing.fail(leases, reason)
+
+    async def ack(self, topic: str, subscription: str, tokens: Sequence[str]) -> list[str]:
+        """Durable when it returns, with those that name nothing any longer."""
+        return await self._door.leasing.ack(self._session, topic, subscription, tokens)
+
+    def nack(
+        self, topic: str, subscription: str, tokens: Sequence[str], delay_seconds: float, reason: str
+    ) -> list[str]:
+        """They failed and come again. Returns those whose lease has ended, so that they do anyhow."""
+        self._ask_consume(topic, subscription)
+        return self._door.leasing.nack(topic, subscription, tokens, delay_seconds, reason)
+
+    def extend(self, topic: str, subscription: str, tokens: Sequence[str], lease_seconds: float) -> list[str]:
+        """They end so long from now. Returns those that have ended already."""
+        self._ask_consume(topic, subscription)
+        return self._door.leasing.extend(topic, subscription, tokens, lease_seconds)
+
+    def _ask_consume(self, topic: str, subscription: str) -> None:
+        self._door.topics.ask(self._principal, Action.SUBSCRIPTION_CONSUME, parse_topic(topic), subscription)

@@ -1,0 +1,80 @@
+"""Pipelines that report here: what their runners say and remember, and what everybody can ask or order."""
+
+from __future__ import annotations
+
+from pydanube.access.rights import Action, pipeline
+from pydanube.base.errors import PipelineLimitReached, PipelineNotFound
+from pydanube.base.limits import PIPELINES_MAX
+from pydanube.broker.door.pipelines import Order, Pipeline, Report, What
+from pydanube.broker.door.verbs.base import Verbs
+
+PARTS = ("checkpoint", "redriven", "redriving")  # of a record: how it began, dead letters that went through again
+_RECORDS = "pipelines/"  # what names of notes begin with
+
+
+class PipelineVerbs(Verbs):
+    __slots__ = ()
+
+    @property
+    def now(self) -> float:
+        """As `Pipeline.state` wants it."""
+        return self._door.pipelines.now
+
+    def report(self, name: str, report: Report) -> Order | None:
+        """What the runner is to do."""
+        self._ask(Action.PIPELINE_REPORT, pipeline(name))
+        return self._door.pipelines.report(name, report)
+
+    def listed(self) -> list[Pipeline]:
+        """In the order of their names."""
+        self._ask(Action.PIPELINE_LIST)
+        return self._door.pipelines.listed()
+
+    def get(self, name: str) -> Pipeline:
+        self._ask(Action.PIPELINE_DESCRIBE, pipeline(name))
+        return self._door.pipelines.get(name)
+
+    def order(self, name: str, what: What) -> Pipeline:
+        """The runner hears it with its next report. The last order counts."""
+        self._ask(Action.PIPELINE_ORDER, pipeline(name))
+        return self._door.pipelines.order(name, what)
+
+    async def forget(self, name: str, *, records: bool) -> None:
+        """One that does not run is no longer listed. What it remembers stays, as a checkpoint in a folder does: which
+        generation of its checkpoint counts, and which dead letters were redriven. With `records` that goes too.
+        """
+        self._ask(Action.PIPELINE_FORGET, pipeline(name))
+        notes, kept = self._door.notes, list[str]()
+        if records:
+            kept = [key for part in PARTS for key in notes.all(f"{_RECORDS}{part}/{name}/")]
+        try:
+            self._door.pipelines.forget(name)
+        except PipelineNotFound:
+            if not kept:
+                raise
+        await self._door.errands.run(self._drop(kept))
+
+    async def _drop(self, keys: list[str]) -> None:
+        for key in keys:
+            await self._door.notes.put(key, None)
+
+    async def record(self, name: str, part: str, page: int, text: str | None, before: str | None) -> str | None:
+        """What a pipeline remembers of itself, where only Spark can write its checkpoint, after writing `text`.
+
+        With `before`, it is written only if that is still there.
+        """
+        self._ask(Action.PIPELINE_REPORT, pipeline(name))
+        notes, key = self._door.notes, f"{_RECORDS}{part}/{name}/{page}"
+        if text is not None:
+            known = {each.split("/")[2] for each in notes.all(f"{_RECORDS}{part}/")}
+            if name not in known and len(known) >= PIPELINES_MAX:
+                raise PipelineLimitReached(
+                    f"{len(known)} pipelines already have a record on this broker; "
+                    "remove one with `danube pipeline forget --records`"
+                )
+            if before is None:
+                await notes.put(key, text.encode())
+            else:
+                await notes.swap(key, before.encode() or None, text.encode())
+        kept = notes.get(key)
+        return None if kept is None else kept.decode()

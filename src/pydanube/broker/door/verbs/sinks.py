@@ -1,0 +1,33 @@
+"""Jobs that write exactly once: where they stage their rows, and committing what they have staged."""
+
+from __future__ import annotations
+
+from pydanube.access.rights import Action, sink
+from pydanube.base.errors import SinkBlocked
+from pydanube.broker.door.verbs.base import Verbs
+from pydanube.topic.sinks import Request, SinkKey, SinkRecord, Verdict
+
+
+class SinkVerbs(Verbs):
+    __slots__ = ()
+
+    async def begin(self, key: SinkKey) -> tuple[str, SinkRecord | None]:
+        """Where the writer stages its rows, and what it has committed last."""
+        self._ask(Action.SINK_WRITE, sink(key.target))
+        return await self._door.sinks.begin(key)
+
+    async def commit(self, key: SinkKey, request: Request) -> Verdict:
+        """Done when the rows are there and seen. The caller must be allowed to publish to each of their topics."""
+        self._ask(Action.SINK_WRITE, sink(key.target))
+        return await self._door.sinks.commit(self._principal, key, request)
+
+    def listed(self, limit: int) -> list[tuple[SinkRecord, SinkBlocked | None]]:
+        """With why the last batch cannot be written, where somebody has to look at it; those first."""
+        self._ask(Action.SINK_LIST)
+        sinks = self._door.sinks
+        return [(each, sinks.blocked(each.key)) for each in sinks.listed(limit)]
+
+    async def forget(self, key: SinkKey, *, abandon: bool = False) -> None:
+        """The writer will not come again, or may start over; see `Sinks.forget`."""
+        self._ask(Action.SINK_FORGET, sink(key.target))
+        await self._door.sinks.forget(key, abandon=abandon)

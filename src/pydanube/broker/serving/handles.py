@@ -1,0 +1,385 @@
+"""What a caller holds of an open topic: a producer, a consumer, or a subscription that it acknowledges to.
+
+Rights are asked for when a handle is made, and again when what they rest on has changed: never for each call.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from pydanube.access.principals import Principal
+from pydanube.access.rights import Action
+from pydanube.base.errors import DanubeError, NotAllowed, NotReliable, ProducerUnknown, RequestInvalid
+from pydanube.base.ids import ConsumerId
+from pydanube.base.names import TopicName
+from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic
+from pydanube.broker.subscription.delivery import Consumer, Timing
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.producer_sessions import Session
+from pydanube.broker.topic.topic import Receipt, Topic
+from pydanube.dispatch.explain import Cause
+from pydanube.topic.cursor import Range
+from pydanube.topic.records import SubscriptionKind
+from pydanube.wire.batch import Batch
+
+if TYPE_CHECKING:
+    from pydanube.broker.serving.open_topics import OpenTopics
+
+Ended = Callable[[DanubeError], None]
+NEVER_GIVEN = (Cause.NOT_PUBLISHED, Cause.BELOW_START, Cause.CURSOR_FULL)  # nobody can have got these
+
+
+class ProducerHandle:
+    """One producer of one topic (partition)."""
+
+    __slots__ = ("_ended", "_open", "_session", "_tell_ended", "_temporary", "_topics", "on_limit", "principal")
+
+    def __init__(
+        self,
+        topics: OpenTopics,
+        principal: Principal,
+        open: OpenTopic,
+        session: Session | None,
+        ended: Ended,
+        *,
+        temporary: bool,
+    ) -> None:
+        self.principal = principal
+        self.on_limit: Callable[[int | None], None] | None = None  # called when the topic takes other message sizes
+        self._topics = topics
+        self._open = open
+        self._session = session  # None without a name: what it sends is not deduplicated
+        self._temporary = temporary  # without a name of its own
+        self._tell_ended = ended
+        self._ended: DanubeError | None = None  # why
+
+    # -- what is true of it --------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> TopicName:
+        return self._open.name
+
+    @property
+    def session(self) -> Session:
+        """Its number, epoch and next sequence; all 0 without a name."""
+        return self._session or Session(0, 0, 0)
+
+    @property
+    def reliable(self) -> bool:
+        return self._open.record.reliable
+
+    @property
+    def receipt(self) -> str:
+        """What is true of a confirmed publish."""
+        return self._open.topic.receipt
+
+    @property
+    def message_bytes_max(self) -> int | None:
+        return self._open.policies.message_bytes_max
+
+    @property
+    def mark(self) -> str:
+        """Whoever comes back with it finds the very same topic, or an error."""
+        return self._open.mark()
+
+    # -- its user ------------------------------------------------------------------------------------------------------
+
+    def publish(self, batch: Batch) -> Receipt:
+        """The receipt's future is done when the batch is as safe as the topic promises."""
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
+        self._topics.check_serving()
+        session = self._session
+        try:
+            return self._open.publish(batch, 0 if session is None else session.epoch)
+        except DanubeError as error:
+            self._topics.count_rejected(error)
+            raise
+
+    def close(self, *, lost: bool) -> None:
+        """Its user has closed it, or its connection is lost and it may come back."""
+        self._open.producers.pop(self, None)
+        if self._open.exclusive is self:
+            self._open.exclusive = None
+        if self._session is None or not isinstance(self._open.topic, Topic):
+            return
+        sessions = self._open.topic.sessions
+        if self._temporary and not lost:
+            sessions.release(self._session)
+        else:
+            sessions.let_go(self._session)
+
+    # -- its topic and the door ----------------------------------------------------------------------------------------
+
+    def limited(self, message_bytes_max: int | None) -> None:
+        if self.on_limit is not None:
+            self.on_limit(message_bytes_max)
+
+    def ended(self, why: DanubeError) -> None:
+        """The topic is no longer there for it."""
+        self._ended = why
+        self._tell_ended(why)
+
+    def reconsider(self) -> None:
+        """Ends it if its user may no longer publish. What was accepted before stays accepted."""
+        try:
+            self._topics.ask(self.principal, Action.TOPIC_PUBLISH, self._open.name)
+        except NotAllowed as error:
+            self.close(lost=True)
+            self.ended(error)
+
+
+class AckVerdict(Enum):
+    """What an ack of one message means."""
+
+    VOID = "nobody can have been given the message"
+    LATE = "it is acknowledged already, or was given before a seek"
+    COUNTS = "the message is done"
+
+
+class SubscriptionHandle:
+    """One subscription of one topic (partition), for whoever acknowledges without being its consumer."""
+
+    __slots__ = ("_host", "_kept", "_name", "_open", "_topics", "_valid", "principal")
+
+    def __init__(self, topics: OpenTopics, principal: Principal, open: OpenTopic, name: str, host: AnySubscription):
+        self.principal = principal
+        self._topics = topics
+        self._open = open
+        self._name = name
+        self._host = host
+        self._kept = host if isinstance(host, SubscriptionHost) else None  # None where nothing is stored
+        self._valid = topics.rights_version
+
+    @property
+    def served(self) -> bool:
+        """Else it has ended, or rights have changed: another handle is needed."""
+        open, topics = self._open, self._topics
+        return (
+            open.ended is None
+            and open.topic.subscriptions.get(self._name) is self._host
+            and self._valid == topics.rights_version
+        )
+
+    @property
+    def subscription(self) -> object:
+        """The same for all handles of the subscription while it is served; only to remember something by."""
+        return self._host
+
+    @property
+    def kind(self) -> SubscriptionKind:
+        host = self._host
+        return host.known.kind if isinstance(host, SubscriptionHost) else host.kind
+
+    @property
+    def reliable(self) -> bool:
+        return self._kept is not None
+
+    @property
+    def generation(self) -> int:
+        return 0 if self._kept is None else self._kept.known.cursor.generation
+
+    @property
+    def floor(self) -> int:
+        return 0 if self._kept is None else self._kept.known.cursor.floor
+
+    @property
+    def ack_timeout(self) -> int | None:
+        """In microseconds."""
+        return None if self._kept is None else self._kept.engine.policy.ack_timeout
+
+    @property
+    def mark(self) -> str:
+        """Whoever comes back with it finds the very same subscription, or an error."""
+        return self._open.mark(self._host)
+
+    def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
+        """Done when it is durable. What was delivered before a seek is answered so too, and ignored (§14)."""
+        return self._host.ack(generation, ranges)
+
+    def judge_ack(self, offset: int, handed_out: Mapping[object, tuple[int, int]]) -> AckVerdict:
+        """What an ack of one message means that names no generation, because the caller's protocol knows none (§14).
+
+        `handed_out` has, by `subscription`, the last generation in which the caller handed out messages, and the end of
+        these. Of a subscription that was never sought, any message may have been handed out, before a restart too.
+        """
+        kept = self._kept
+        if kept is None:
+            return AckVerdict.VOID
+        cause = kept.explain(offset).cause
+        if cause in NEVER_GIVEN:
+            return AckVerdict.VOID
+        if cause is Cause.IN_FLIGHT:
+            return AckVerdict.COUNTS
+        if cause is Cause.ACKED:
+            return AckVerdict.LATE
+        now, (generation, end) = kept.known.cursor.generation, handed_out.get(kept, (0, 0))
+        return AckVerdict.COUNTS if not now or (now == generation and offset < end) else AckVerdict.LATE
+
+    def nack_offset(self, offset: int, delay: int, reason: str) -> None:
+        """It failed, whichever consumer has it; nothing happens if none has. `delay` is in microseconds."""
+        if self._kept is None:
+            return
+        found = self._kept.explain(offset)
+        if found.cause is Cause.IN_FLIGHT and found.consumer is not None:
+            self._kept.nack(found.consumer, self.generation, [(offset, offset)], delay, reason)
+
+
+class ConsumerHandle(SubscriptionHandle):
+    """One consumer of one subscription of one topic (partition)."""
+
+    __slots__ = ("_consumer", "_ended", "address", "face")
+
+    def __init__(
+        self,
+        topics: OpenTopics,
+        principal: Principal,
+        open: OpenTopic,
+        name: str,
+        host: AnySubscription,
+        consumer: Consumer,
+        face: str,
+        address: str,
+    ) -> None:
+        super().__init__(topics, principal, open, name, host)
+        self.face = face
+        self.address = address  # host:port of whoever opened it
+        self._consumer = consumer
+        self._ended: DanubeError | None = None  # why
+
+    # -- what is true of it --------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> ConsumerId:
+        return self._consumer.id
+
+    @property
+    def name(self) -> str:
+        return self._consumer.name
+
+    @property
+    def partition(self) -> int | None:
+        return self._open.name.partition
+
+    @property
+    def says_taken(self) -> bool:
+        """It says what its program has taken."""
+        return self._consumer.timing is Timing.TAKEN
+
+    @property
+    def unsettled(self) -> bool:
+        """What it did before is still being sorted out, some of it in each turn of the loop: it leaves afterwards."""
+        return self._kept is not None and self._kept.unsettled
+
+    @property
+    def held(self) -> Sequence[Range]:
+        """The messages that it was given and that are not done."""
+        return () if self._kept is None else self._kept.engine.held(self.id)
+
+    @property
+    def active(self) -> bool:
+        """Else it only waits to take over."""
+        kept = self._kept
+        return kept is None or kept.engine.explain_consumer(self.id, kept.now).cause is not Cause.STANDBY
+
+    def is_in_flight(self, offset: int) -> bool:
+        """Whether a consumer has it, of a topic that stores messages."""
+        return self._kept is None or self._kept.explain(offset).cause is Cause.IN_FLIGHT
+
+    def producer_names(self) -> Callable[[int], str]:
+        """Gives the name of the producer with a number of a batch; empty if the topic does not know it."""
+        topic = self._open.topic
+        names = topic.state.producers if isinstance(topic, Topic) else None
+
+        def name_of(producer: int) -> str:
+            try:
+                return names.get(producer).name if names is not None and producer else ""
+            except ProducerUnknown:
+                return ""
+
+        return name_of
+
+    # -- its user ------------------------------------------------------------------------------------------------------
+
+    def grant(self, permits: int) -> None:
+        self._host.grant(self._consumer.id, permits)
+
+    def withdraw(self) -> int:
+        """Its connection takes no more for now; the permits that it had left. Where nothing is stored it keeps them."""
+        return 0 if self._kept is None else self._kept.withdraw(self._consumer.id)
+
+    def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
+        """Done when it is durable. What was delivered before a seek is answered so too, and ignored (§14)."""
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
+        return self._host.ack(generation, ranges)
+
+    def ack_through(self, generation: int, offset: int) -> Future[None]:
+        """Everything up to the offset, where messages are delivered in order."""
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
+        return self._host.ack_through(generation, offset)
+
+    def nack(self, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = "") -> None:
+        """These failed; `delay` is in microseconds."""
+        if self._ended is None:
+            self._host.nack(self._consumer.id, generation, ranges, delay, reason)
+
+    def taken(self, generation: int, ranges: Sequence[Range]) -> None:
+        """Its program works on these from now on, so that their ack timeout begins."""
+        if self._kept is not None:
+            self._kept.taken(self._consumer.id, generation, ranges)
+
+    def give_back(self, first: int, last: int) -> None:
+        """Nobody was handed these: they are decided again, and have not failed."""
+        if self._kept is not None:
+            self._kept.engine.undelivered(self._consumer.id, first, last, self._kept.now)
+
+    def on_timeout(self, changed: Callable[[int | None], None]) -> None:
+        """To be called when the ack timeout, in microseconds, may have changed."""
+        self._consumer.tell_timeout = changed
+
+    async def seek(self, *, offset: int | None = None, time: int | None = None) -> int:
+        """To an offset or a time, for all consumers of the subscription; returns the new generation."""
+        self._topics.ask(self.principal, Action.SUBSCRIPTION_SEEK, self._open.name, self._name)
+        topic, kept = self._open.reliable, self._kept
+        assert kept is not None
+        if (offset is None) == (time is None):
+            raise RequestInvalid("a seek needs an offset or a time")
+        await topic.seek(kept, offset if offset is not None else await topic.find_time(time or 0))
+        return kept.known.cursor.generation
+
+    def pause(self) -> None:
+        """Nothing is delivered to any consumer of the subscription until one resumes it, or this one leaves."""
+        self._pausable().pause(self._consumer.id)
+
+    def resume(self) -> None:
+        self._pausable().resume()
+
+    def _pausable(self) -> SubscriptionHost:
+        self._topics.ask(self.principal, Action.SUBSCRIPTION_PAUSE, self._open.name, self._name)
+        if self._kept is None:
+            raise NotReliable(f"{self._open.name} is not reliable and stores nothing")
+        return self._kept
+
+    def close(self, *, crashed: bool) -> None:
+        self._open.consumers.pop(self, None)
+        self._host.leave(self._consumer.id, crashed=crashed)
+
+    # -- the door ------------------------------------------------------------------------------------------------------
+
+    def end(self, why: DanubeError, *, crashed: bool) -> None:
+        """Takes it out of its subscription, and tells its user why."""
+        self._ended = why
+        self.close(crashed=crashed)
+        self._consumer.sink.closed(why)
+
+    def reconsider(self) -> None:
+        """Ends it if its user may no longer consume: nothing more is delivered, and no ack counts."""
+        try:
+            self._topics.ask(self.principal, Action.SUBSCRIPTION_CONSUME, self._open.name, self._name)
+        except NotAllowed as error:
+            self.end(error, crashed=False)

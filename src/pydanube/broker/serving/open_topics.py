@@ -1,0 +1,362 @@
+"""The topics that this broker serves now. Each is opened when it is first used, and only after the caller was asked
+about: whoever opens one says who it is for and what for.
+
+It also keeps count of what the topics of a namespace store, where that has a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Task
+from collections.abc import Callable
+from typing import Protocol
+
+from pydanube.access.principals import SYSTEM, Principal
+from pydanube.access.rights import Action, Authorise, subscription, topic
+from pydanube.base.errors import (
+    DanubeError,
+    OffsetsDamaged,
+    TopicClosed,
+    TopicExists,
+    TopicKindDiffers,
+    TopicNotFound,
+)
+from pydanube.base.limits import TOPICS_OPENING_MAX
+from pydanube.base.names import TopicName, parse_topic
+from pydanube.broker.directory.directory import Directory, TopicRecord
+from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.policies import Policies
+from pydanube.broker.limits.quotas import Usage
+from pydanube.broker.serving.leftovers import cut_off
+from pydanube.broker.serving.open_topic import AnyTopic, OpenTopic, topic_options
+from pydanube.broker.topic.best_effort import BestEffortTopic
+from pydanube.broker.topic.topic import Surroundings, Topic
+from pydanube.broker.work.together import together
+
+log = logging.getLogger(__name__)
+TOPICS_CLOSING = 250  # at once, when the broker stops: their records become durable together
+SEALING_SECONDS = 1.0  # of a stop; a topic that is not sealed by then is recovered when it is next opened
+Watcher = Callable[[TopicName, int, Topic], None]  # its name and its number
+
+
+class Interrupted(Protocol):
+    """Changes of all partitions of a topic that were begun, and have to be finished before it is served."""
+
+    def unfinished(self, topic: int) -> bool: ...
+
+    async def finish(self, record: TopicRecord) -> None: ...
+
+
+class OpenTopics:
+    """Owned by the broker's loop."""
+
+    def __init__(
+        self, directory: Directory, around: Surroundings, room: Room, authorise: Authorise, *, auto_create: bool
+    ) -> None:
+        self.auto_create = auto_create
+        self.interrupted: Interrupted | None = None
+        self.watchers: list[Watcher] = []  # called with each topic that stores messages, before anybody else has it
+        self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
+        self.rights_version = 0  # of what rights rest on: a handle of an older one has to be asked for again
+        self._directory = directory
+        self._around = around
+        self._room = room
+        self._authorise = authorise
+        self._loop = asyncio.get_running_loop()
+        self._opened: dict[TopicName, OpenTopic] = {}
+        self._opening: dict[TopicName, Task[OpenTopic]] = {}
+        self._usages: dict[str, Usage] = {}  # of namespaces that have a limit
+        self._counting: dict[str, Task[None]] = {}  # namespaces whose bytes are not all known yet
+        self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
+        self._stopping = False
+
+    # -- who may -------------------------------------------------------------------------------------------------------
+
+    def ask(self, principal: Principal, action: Action, name: TopicName, of: str | None = None) -> None:
+        """Raises `NotAllowed` unless the principal may do that to the topic, or to its subscription `of` that name."""
+        self._authorise(principal, action, topic(name) if of is None else subscription(name, of))
+
+    def reconsider(self) -> None:
+        """What rights rest on has changed: whoever may no longer be here is sent away."""
+        self.rights_version += 1
+        for each in self.opened():
+            for producer in list(each.producers):
+                producer.reconsider()
+            for consumer in list(each.consumers):
+                consumer.reconsider()
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    async def lookup(
+        self,
+        principal: Principal,
+        action: Action,
+        name: str,
+        *,
+        of: str | None = None,
+        create: bool = False,
+        reliable: bool | None = None,
+    ) -> TopicRecord:
+        """The topic of that name, made if it may be. `of` is the subscription that the action is about, if any."""
+        parsed = parse_topic(name)
+        self.ask(principal, action, parsed, of)
+        return await self._record(principal, parsed, create=create, reliable=reliable)
+
+    async def _record(
+        self, principal: Principal, name: TopicName, *, create: bool = False, reliable: bool | None = None
+    ) -> TopicRecord:
+        record = self._directory.find(name)
+        if record is None:
+            if not create or not self.auto_create or name.partition is not None:
+                raise TopicNotFound(f"topic {name} does not exist")
+            self.ask(principal, Action.TOPIC_CREATE, name)
+            try:
+                record = await self._directory.create_topic(name, reliable=reliable is not False)
+            except TopicExists:  # somebody else was quicker
+                record = self._directory.get(name)
+        if reliable is not None and record.reliable is not reliable:
+            kinds = {True: "reliable", False: "not reliable"}
+            raise TopicKindDiffers(f"{record.name} is {kinds[record.reliable]}")
+        return record
+
+    async def open(
+        self,
+        principal: Principal,
+        action: Action,
+        name: str,
+        *,
+        of: str | None = None,
+        create: bool = False,
+        reliable: bool | None = None,
+        changing: bool = False,
+    ) -> OpenTopic:
+        """The topic or partition, served here from now on; whole, unless it is `changing` that asks for it.
+
+        `of` is the subscription that the action is about, if it is about one.
+        """
+        parsed = parse_topic(name)
+        self.ask(principal, action, parsed, of)
+        return await self._serve(principal, parsed, create=create, reliable=reliable, changing=changing)
+
+    async def places(
+        self, principal: Principal, action: Action, name: str, *, of: str | None = None
+    ) -> list[OpenTopic]:
+        """The partition that is named, or all of the topic."""
+        return await together(
+            lambda place: self._serve(principal, place), await self._names(principal, action, name, of)
+        )
+
+    async def sound_places(
+        self, principal: Principal, action: Action, name: str, *, of: str | None = None
+    ) -> tuple[list[OpenTopic | None], str | None]:
+        """The same, with None for partitions whose state is damaged, and why the first of them is, if some is sound."""
+        damage: list[OffsetsDamaged] = []
+
+        async def served(place: TopicName) -> OpenTopic | None:
+            try:
+                return await self._serve(principal, place)
+            except OffsetsDamaged as error:
+                damage.append(error)
+                return None
+
+        found = await together(served, await self._names(principal, action, name, of))
+        if not any(found):
+            raise damage[0]
+        return found, str(damage[0]) if damage else None
+
+    async def _names(self, principal: Principal, action: Action, name: str, of: str | None) -> list[TopicName]:
+        parsed = parse_topic(name)
+        self.ask(principal, action, parsed, of)
+        record = await self._record(principal, parsed)
+        return [parsed] if parsed.partition is not None else record.places()
+
+    async def _serve(
+        self,
+        principal: Principal,
+        name: TopicName,
+        *,
+        create: bool = False,
+        reliable: bool | None = None,
+        changing: bool = False,
+    ) -> OpenTopic:
+        interrupted = self.interrupted
+        while True:  # in each wait others may have opened, changed or deleted it, or made it again
+            self.check_serving()
+            record = await self._record(principal, name, create=create, reliable=reliable)
+            record.check_place(name)
+            found = self._opened.get(name)
+            if found is not None and (found.lost or found.record.id != record.id):
+                await self.let_go(found)
+            elif (
+                interrupted is not None
+                and not changing
+                and (found is None or found.changing)
+                and interrupted.unfinished(record.id)
+            ):
+                await interrupted.finish(record)
+            elif found is not None:
+                return found
+            else:
+                break
+        opening = self._opening.get(name)
+        if opening is None:
+            opening = self._opening[name] = self._loop.create_task(self._open(name, record, changing))
+            opening.add_done_callback(lambda done: self._done_opening(name, done))
+        return await asyncio.shield(opening)
+
+    def _done_opening(self, name: TopicName, opening: Task[OpenTopic]) -> None:
+        if self._opening.get(name) is opening:  # else the topic was deleted meanwhile, and perhaps made again
+            del self._opening[name]
+        if not opening.cancelled():
+            opening.exception()  # whoever asked has it
+
+    async def _open(self, name: TopicName, record: TopicRecord, changing: bool) -> OpenTopic:
+        namespace = self._directory.policies(name.namespace)
+        self._count(name.namespace, namespace)
+        policies = record.policies.over(namespace)
+        async with self._turns:
+            options = topic_options(record, policies)
+            if record.reliable:
+                try:
+                    kept = await Topic.open(record.stream(name.partition), self._around, options, str(name))
+                except asyncio.CancelledError:
+                    self._directory.get(name)  # whoever waits hears that it was deleted
+                    raise
+                for watcher in self.watchers:
+                    watcher(name, record.id, kept)
+                served: AnyTopic = kept
+            else:
+                served = BestEffortTopic(str(name), self._around.clock, options)
+        current = self._directory.find(name)  # it may have changed meanwhile
+        if current is None or current.id != record.id:
+            deleted = TopicNotFound(f"topic {name} was deleted")
+            await served.close(deleted)
+            raise deleted
+        opened = self._opened[name] = OpenTopic(name, record, served, policies, self._room, changing=changing)
+        self._follow(opened, current, self._directory.policies(name.namespace))
+        opened.settle_usage()
+        return opened
+
+    # -- what is open --------------------------------------------------------------------------------------------------
+
+    def opened(self) -> list[OpenTopic]:
+        """All that is served here now, in the order of opening."""
+        return list(self._opened.values())
+
+    def kept(self) -> list[Topic]:
+        """Those of them that store messages."""
+        return [each.topic for each in self._opened.values() if isinstance(each.topic, Topic)]
+
+    def count_rejected(self, error: DanubeError) -> None:
+        self.rejected[error.code] = self.rejected.get(error.code, 0) + 1
+
+    async def let_go(self, lost: OpenTopic) -> None:
+        """Another broker owns it now, or it was deleted; those who use it here look for it again."""
+        if self._opened.get(lost.name) is lost:
+            del self._opened[lost.name]
+            await lost.end(TopicClosed(f"this broker no longer serves {lost.name}"))
+
+    async def end(self, record: TopicRecord) -> None:
+        """It was deleted, so nobody opens it again: whoever uses it, or waits for it, hears so."""
+        deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.places()
+        opened = [self._opened.pop(place) for place in places if place in self._opened]
+        opening = [self._opening.pop(place) for place in places if place in self._opening]
+        await asyncio.gather(*(each.end(deleted) for each in opened))
+        if opening:
+            await cut_off(opening)
+            await self._directory.settled()  # what they had decided is to be seen before it is looked for
+
+    # -- policies and the bytes of namespaces --------------------------------------------------------------------------
+
+    def follow_topic(self, whole: TopicName) -> None:
+        """Something was decided about it: it holds from now on, where it is open."""
+        for opened in [each for each in self._opened.values() if each.name.whole == whole]:
+            if (record := self._directory.find(whole)) is not None and record.id == opened.record.id:
+                self._follow(opened, record, self._directory.policies(whole.namespace))
+
+    def follow_namespace(self, name: str, policies: Policies) -> None:
+        self._count(name, policies)
+        for opened in self._opened.values():
+            if opened.name.namespace == name:
+                self._follow(opened, opened.record, policies)
+                opened.settle_usage()
+
+    def _follow(self, opened: OpenTopic, record: TopicRecord, namespace: Policies) -> None:
+        usage = self._usages.get(opened.name.namespace)
+        opened.follow(record, record.policies.over(namespace), usage, self._around.clock)
+
+    def _count(self, namespace: str, policies: Policies) -> None:
+        """What its topics store, where there is a limit on it: what is open at once, the others soon."""
+        if policies.namespace_bytes_max is None:
+            self._usages.pop(namespace, None)
+        elif namespace not in self._usages:
+            self._usages[namespace] = Usage()
+            counting = self._counting[namespace] = self._loop.create_task(self._count_closed(namespace))
+            counting.add_done_callback(lambda _: self._counting.pop(namespace, None))
+
+    async def _count_closed(self, namespace: str) -> None:
+        """After an unclean stop nobody knows how long the last ledgers are: these topics are opened."""
+        usage = self._usages[namespace]
+        for record in self._directory.topics(namespace):
+            for place in record.places() if record.reliable else ():
+                if place in self._opened or place in self._opening:
+                    continue
+                stream, _ = await self._around.catalog.load(record.stream(place.partition))
+                if stream.unsealed is None:
+                    usage.set(str(place), stream.bytes)
+                    continue
+                try:
+                    await self.open(SYSTEM, Action.TOPIC_SERVE, str(place))
+                except DanubeError as error:
+                    log.warning("could not count the bytes stored in %s yet: %s", place, error)
+            await asyncio.sleep(0)  # there may be many
+
+    async def counted(self, namespace: str) -> None:
+        """Until it is known what its topics store, where there is a limit on it."""
+        if namespace in self._counting:
+            await asyncio.wait([self._counting[namespace]])
+
+    def uncount_topic(self, record: TopicRecord) -> None:
+        """Nothing of it is stored any longer."""
+        if (usage := self._usages.get(record.name.namespace)) is not None:
+            for place in record.places():
+                usage.forget(str(place))
+
+    def uncount_namespace(self, name: str) -> None:
+        self._usages.pop(name, None)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def check_serving(self) -> None:
+        if self._stopping:
+            raise TopicClosed("the broker is stopping")
+
+    def stop(self) -> None:
+        """From now on nothing is opened or published."""
+        self._stopping = True
+
+    async def give_up_opening(self) -> None:
+        """Those that are being opened have a moment."""
+        counting, opening = list(self._counting.values()), list(self._opening.values())
+        for task in counting:
+            task.cancel()
+        if opening:
+            await asyncio.wait(opening, timeout=SEALING_SECONDS)
+        for each in opening:
+            each.cancel()  # it waits for a disk, or for object storage
+        await asyncio.gather(*counting, *opening, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Every topic becomes durable and is let go. Of very many, not all are sealed."""
+        opened = self.opened()
+        for served in opened:
+            served.let_go()
+        why, sealed_until = TopicClosed("the broker is stopping"), self._loop.time() + SEALING_SECONDS
+        for at in range(0, len(opened), TOPICS_CLOSING):
+            seal = self._loop.time() < sealed_until
+            await asyncio.gather(*(each.end(why, seal=seal) for each in opened[at : at + TOPICS_CLOSING]))
