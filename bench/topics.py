@@ -25,7 +25,8 @@ from pydanube.base.limits import ACK_RANGES_MAX
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.subscription.delivery import Delivery
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.topic import Surroundings, Topic
+from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.topic import Topic
 from pydanube.ports.storage import StorageNode
 from pydanube.sim.world.catalog import SimCatalog
 from pydanube.storage.node.disk import DiskNode
@@ -50,7 +51,7 @@ class OneNode:
     def get(self, identity: NodeIdentity) -> StorageNode:
         return self._node
 
-    def choose(self, count: int) -> list[NodeIdentity]:
+    def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
         return [self._node.identity]
 
 
@@ -64,9 +65,9 @@ async def opened(directory: Path, catalog: SimCatalog) -> AsyncIterator[Topic]:
     disk = PosixDisk(directory)
     node = await DiskNode.open([disk], NodeSettings(), SystemRandomness())
     await node.meet_catalog(catalog.known(), catalog.next_ledger)
-    around = Surroundings(catalog, OneNode(node), SystemClock(), SystemRandomness(), TailCache(), nowhere)
+    dependencies = TopicDependencies(catalog, OneNode(node), SystemClock(), SystemRandomness(), TailCache(), nowhere)
     try:
-        yield await Topic.open("/default/bench", around, TopicOptions())
+        yield await Topic.open("/default/bench", dependencies, TopicOptions())
     finally:
         await node.close()
         disk.close()

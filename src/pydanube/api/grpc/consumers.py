@@ -44,7 +44,7 @@ from pydanube.base.ranges import ranges_of
 from pydanube.broker.serving.open_topic import ANONYMOUS, AnySubscription, ConsumerHold, Principal
 from pydanube.broker.subscription.delivery import Delivery, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.best_effort import BestEffortSubscription
+from pydanube.broker.topic.best_effort_subscription import BestEffortSubscription
 from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.heavy import is_heavy
 from pydanube.dispatch.explain import Cause

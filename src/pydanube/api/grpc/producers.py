@@ -31,7 +31,7 @@ from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALES
 from pydanube.base.names import parse_topic
 from pydanube.broker.serving.open_topic import ANONYMOUS, Producer
 from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
-from pydanube.broker.topic.topic import Receipt
+from pydanube.broker.topic.served import Receipt
 from pydanube.topic.records import name_bytes
 from pydanube.wire.batch import Batch, build
 from pydanube.wire.http2.grpc import Status

@@ -23,7 +23,7 @@ from pydanube.base.limits import (
     READ_AHEAD_BYTES,
 )
 from pydanube.base.names import parse_topic
-from pydanube.broker.topic.topic import EARLIEST, LATEST
+from pydanube.broker.topic.served import EARLIEST, LATEST
 from pydanube.wire.batch import Batch, Codec, Message, build
 from pydanube.wire.objects import Object
 

@@ -11,7 +11,7 @@ from pydanube.base.limits import ACK_RANGES_MAX
 from pydanube.broker.serving.open_topic import ConsumerHold, Producer
 from pydanube.broker.subscription.delivery import Delivery, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.topic import Receipt
+from pydanube.broker.topic.served import Receipt
 from pydanube.wire.batch import Batch, Codec
 from pydanube.wire.commands import Ack, AckTimeout, Error, Limit, Nack, Range, Recall, Reset, Taken, encode_deliver
 from pydanube.wire.commands import Receipt as Durability

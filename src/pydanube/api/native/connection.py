@@ -40,7 +40,7 @@ from pydanube.base.limits import (
 from pydanube.broker.door.service import Service
 from pydanube.broker.limits.intake import Account
 from pydanube.broker.serving.open_topic import Principal
-from pydanube.broker.topic.topic import Receipt
+from pydanube.broker.topic.served import Receipt
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import (
     NO_OFFSET,

@@ -9,7 +9,7 @@ from typing import Any
 from pydanube.base.errors import RequestInvalid
 from pydanube.base.limits import OFFSET_MAX
 from pydanube.broker.state.options import SubscriptionOptions
-from pydanube.broker.topic.topic import LATEST
+from pydanube.broker.topic.served import LATEST
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.objects import Object
 

@@ -33,8 +33,9 @@ from pydanube.broker.serving.spreading import together
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.ages import Ages
-from pydanube.broker.topic.best_effort import BestEffortSubscription
-from pydanube.broker.topic.topic import LATEST, Topic
+from pydanube.broker.topic.best_effort_subscription import BestEffortSubscription
+from pydanube.broker.topic.served import LATEST
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.storage.stream.stream import Stream
 from pydanube.stream.record import Lost

@@ -59,7 +59,9 @@ from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.delivery import ConsumerSink, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.best_effort import BestEffortTopic
-from pydanube.broker.topic.topic import LATEST, Receipt, Surroundings, Topic
+from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.served import LATEST, Receipt
+from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.errands import Errands
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
@@ -105,7 +107,7 @@ class Service:
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
         self.offload = offload or ThreadOffload(1)
         publish = partial(publish_dead_letter, self, directory)
-        self._around = Surroundings(
+        self._around = TopicDependencies(
             catalog, nodes, self.clock, randomness, cache or TailCache(), publish, tier, self.offload
         )
         self._loop = asyncio.get_running_loop()
@@ -435,7 +437,7 @@ class Service:
             raise SubscriptionNotFound(f"{subscription!r} was deleted, and another subscription now has its name")
         opened.check_consumers()  # others may have been quicker
         opened.check_subscription(host)
-        consumer = opened.topic.connect(host, name, sink, filters, timing)  # type: ignore[arg-type]
+        consumer = opened.topic.connect(host, name, sink, filters, timing)
         self._numbers += 1
         hold = opened.consumers[self._numbers] = ConsumerHold(self._numbers, opened, host, consumer, principal.address)
         return hold
@@ -555,7 +557,7 @@ class Service:
         return [opened.topic for opened in self._opened.values() if isinstance(opened.topic, Topic)]
 
     @property
-    def surroundings(self) -> Surroundings:
+    def surroundings(self) -> TopicDependencies:
         return self._around
 
     @property

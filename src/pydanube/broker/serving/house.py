@@ -93,7 +93,7 @@ class Housekeeping:
         for number, opened in enumerate(self._service.opened()):
             topic = opened.topic
             if not isinstance(topic, Topic):
-                topic.tick()
+                topic.end_unused()
                 continue
             if opened in self._under_way:
                 if everybody:

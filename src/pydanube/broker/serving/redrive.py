@@ -30,7 +30,8 @@ from pydanube.broker.serving.republish import Refusals, Republisher
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.dead_letter import ORIGIN, REASON, SUBSCRIBER
-from pydanube.broker.topic.topic import EARLIEST, Topic
+from pydanube.broker.topic.served import EARLIEST
+from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.heavy import taken_apart
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ports.offload import Offload

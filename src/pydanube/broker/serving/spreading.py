@@ -21,7 +21,7 @@ from pydanube.broker.directory.directory import Directory, TopicRecord
 from pydanube.broker.serving.open_topic import ANONYMOUS, Opened
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.topic import EARLIEST
+from pydanube.broker.topic.served import EARLIEST
 from pydanube.broker.work.turns import Turns
 from pydanube.topic.records import SubscriptionKind
 

@@ -193,7 +193,7 @@ class Sender:
     # -- taking back ---------------------------------------------------------------------------------------------------
 
     def drop_recalled(self) -> None:
-        """What the engine took back is not handed out any more, and whoever has it is told."""
+        """What the engine took back is no longer handed out, and the consumers that have it are told."""
         if recalled := self._engine.take_recalled():
             for consumer, dropped in self.outbox.drop(recalled).items():
                 self._give_permits_back(consumer, dropped)
