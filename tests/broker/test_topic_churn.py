@@ -73,7 +73,7 @@ class Reader:
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
         """It works on whatever it was handed: that is what a confirmed ack is checked against."""
 
-    def hindered(self, error: DanubeError | None) -> None:
+    def unreadable(self, error: DanubeError | None) -> None:
         """A read failed for a while; in the end everything must have come all the same."""
 
     def closed(self, error: DanubeError) -> None:

@@ -56,7 +56,7 @@ class Inbox:
         self.generation = host.known.cursor.generation
         self.resets = 0
         self.recalled: list[int] = []
-        self.hindrances: list[DanubeError | None] = []
+        self.notices: list[DanubeError | None] = []
         self.ended: DanubeError | None = None
         self._more = asyncio.Event()
 
@@ -73,8 +73,8 @@ class Inbox:
         assert generation == self.generation
         self.recalled += [offset for first, last in ranges for offset in range(first, last + 1)]
 
-    def hindered(self, error: DanubeError | None) -> None:
-        self.hindrances.append(error)
+    def unreadable(self, error: DanubeError | None) -> None:
+        self.notices.append(error)
         self._more.set()
 
     def closed(self, error: DanubeError) -> None:

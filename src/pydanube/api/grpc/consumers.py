@@ -46,7 +46,7 @@ from pydanube.broker.subscription.delivery import Delivery, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.best_effort_subscription import BestEffortSubscription
 from pydanube.broker.topic.topic import Topic
-from pydanube.broker.work.heavy import is_heavy
+from pydanube.broker.work.decoding import takes_long_to_decode
 from pydanube.dispatch.explain import Cause
 from pydanube.topic.records import SubscriptionKind, name_bytes
 from pydanube.wire.http2.grpc import Status
@@ -130,7 +130,7 @@ class GrpcConsumer:
 
     def deliver(self, delivery: Delivery) -> None:
         """At once, or in its order when what is heavy was encoded beside the loop."""
-        if self._encoding is None and not is_heavy(delivery.batch):
+        if self._encoding is None and not takes_long_to_decode(delivery.batch):
             if self._may_send(delivery):
                 self._send(delivery, encoded(self._encoder, delivery))
             return
@@ -213,7 +213,7 @@ class GrpcConsumer:
             self._ahead -= dropped
             self._top_up()
 
-    def hindered(self, error: DanubeError | None) -> None:
+    def unreadable(self, error: DanubeError | None) -> None:
         """The end of its stream is all that can be said here, and costs nothing if the consumer has nothing in hand."""
         call, hold = self.call, self.hold
         if error is None or call is None or hold is None or self._waiting:

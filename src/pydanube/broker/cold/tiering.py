@@ -27,7 +27,7 @@ from pydanube.base.errors import (
 from pydanube.base.limits import MIB, OFFSET_MAX
 from pydanube.broker.cold.tables import Tables
 from pydanube.broker.topic.topic import Topic
-from pydanube.broker.work.trouble import Troubles
+from pydanube.broker.work.background_failures import BackgroundFailures
 from pydanube.ports.clock import Clock
 from pydanube.storage.guard import Guard
 from pydanube.storage.stream.cold import ColdTier
@@ -74,7 +74,7 @@ class Tiering:
         listed_max: int | None = None,
     ) -> None:
         self.tier = tier
-        self.troubles = Troubles(clock)
+        self.troubles = BackgroundFailures(clock)
         self.guard = Guard("moving messages to object storage")
         self.uploaded = 0  # segments
         self.uploaded_bytes = 0  # of their objects

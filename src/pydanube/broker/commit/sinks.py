@@ -57,7 +57,7 @@ from pydanube.broker.commit.rows import (
 from pydanube.broker.directory.directory import SYSTEM
 from pydanube.broker.serving.open_topic import ANONYMOUS, Opened, Principal
 from pydanube.broker.topic.topic import Topic
-from pydanube.broker.work.turns import Turns
+from pydanube.broker.work.named_locks import NamedLocks
 from pydanube.ports.metadata import MetadataStore
 from pydanube.storage.guard import Guard
 from pydanube.topic.sink_inputs import bounded
@@ -94,7 +94,7 @@ class Sinks:
         self._records = SinkRecords(store)
         self.window_bytes = SINK_WINDOW_BYTES
         self.staged_bytes_max = STAGED_BYTES_MAX
-        self._turns = Turns()  # of those who commit for one writer, by digest
+        self._turns = NamedLocks()  # of those who commit for one writer, by digest
         self.guard = Guard("tidying up after jobs")
         self._tidying: Task[None] | None = None
         self._rolling: dict[str, Task[None]] = {}

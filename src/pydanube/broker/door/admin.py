@@ -32,7 +32,7 @@ from pydanube.broker.serving.redrive import Redriven, Wanted, redrive
 from pydanube.broker.serving.spreading import together
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.ages import Ages
+from pydanube.broker.topic.backlog_ages import BacklogAges
 from pydanube.broker.topic.best_effort_subscription import BestEffortSubscription
 from pydanube.broker.topic.served import LATEST
 from pydanube.broker.topic.topic import Topic
@@ -244,8 +244,8 @@ class Admin:
                 await asyncio.sleep(0)  # the others of the loop first
         return found[:BLOCKED_LISTED_MAX]
 
-    def _ages(self) -> Ages:
-        return Ages(self._service.surroundings.clock.wall(), AGE_READS_MAX)
+    def _ages(self) -> BacklogAges:
+        return BacklogAges(self._service.surroundings.clock.wall(), AGE_READS_MAX)
 
     async def alter_subscription(
         self, principal: Principal, topic: str, subscription: str, changes: Mapping[str, Any]
@@ -428,7 +428,7 @@ def _unreadable(host: SubscriptionHost) -> str | None:
     return held_up.what if held_up is not None and held_up.cause is Why.UNREADABLE else None
 
 
-async def _aged(stats: SubscriptionStats, places: Sequence[Opened | None], ages: Ages) -> SubscriptionStats:
+async def _aged(stats: SubscriptionStats, places: Sequence[Opened | None], ages: BacklogAges) -> SubscriptionStats:
     """With the age of the oldest message of all partitions."""
     oldest = 0.0
     for topic in [each.topic for each in places if each is not None and isinstance(each.topic, Topic)]:

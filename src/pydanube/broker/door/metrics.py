@@ -21,7 +21,7 @@ from pydanube.broker.door.pipelines import Pipelines, State
 from pydanube.broker.door.service import Service
 from pydanube.broker.serving.open_topic import AnySubscription, Opened
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.ages import Ages
+from pydanube.broker.topic.backlog_ages import BacklogAges
 from pydanube.broker.topic.best_effort import BestEffortTopic
 from pydanube.broker.topic.topic import Topic
 from pydanube.topic.records import Cause
@@ -187,8 +187,8 @@ class _Sums:
         topic = opened.topic
         kept = topic if isinstance(topic, Topic) else None
         values = [
-            topic.taken.messages,
-            topic.taken.bytes,
+            topic.inbound.messages,
+            topic.inbound.bytes,
             kept.failed if kept else 0,
             len(opened.producers),
             kept.ledger.stream.bytes if kept else 0,
@@ -220,7 +220,7 @@ class _Sums:
             drops = {cause.name.lower(): counts[cause] for cause in _DROPS}
         else:
             drops = {"missed": host.dropped}
-        given = host.given
+        given = host.outbound
         _add(
             self.subscriptions,
             place,
@@ -276,7 +276,7 @@ class Metrics:
 
     async def collect(self, page: Page) -> None:
         service, sums = self._service, _Sums()
-        ages = Ages(service.surroundings.clock.wall(), METRIC_READS_MAX)
+        ages = BacklogAges(service.surroundings.clock.wall(), METRIC_READS_MAX)
         opened = service.opened()
         for number, each in enumerate(opened):
             label = str(each.name) if number < METRIC_TOPICS_MAX else OTHER

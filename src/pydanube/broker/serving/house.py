@@ -100,7 +100,7 @@ class Housekeeping:
                     self._again[opened] = None
                 continue
             due = everybody or opened.policies.due_always or topic.lost or (rounds + number) % QUIET_TURNS == 0
-            if topic.stirred() or due:
+            if topic.had_activity() or due:
                 self._waiting[opened] = None
         for _ in range(min(HOUSE_TURNS - len(self._takers), len(self._waiting))):
             taker = self._loop.create_task(self._take_turns())

@@ -22,7 +22,7 @@ from pydanube.broker.serving.open_topic import ANONYMOUS, Opened
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.served import EARLIEST
-from pydanube.broker.work.turns import Turns
+from pydanube.broker.work.named_locks import NamedLocks
 from pydanube.topic.records import SubscriptionKind
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Spreading:
         self._service = service
         self._directory = directory
         self._store = directory.store
-        self._turns = Turns()  # of topics, by their ids
+        self._turns = NamedLocks()  # of topics, by their ids
 
     def unfinished(self, topic: int) -> bool:
         return self._store.get(f"{PREFIX}{topic}") is not None

@@ -62,8 +62,8 @@ class SubscriptionHost:
         self.name, self.kind, self.id = known.name, known.kind, known.id
         self.engine = engine
         self.consumers: dict[ConsumerId, Consumer] = {}
-        self.expiry_from = 0  # where the next look for expired messages goes on
-        self.oldest: tuple[int, int] | None = None  # where the cursor stood at a look, and the append time there
+        self.expiry_from = 0  # where the next search for expired messages begins
+        self.oldest: tuple[int, int] | None = None  # a floor of the cursor, and the append time of the message there
         self._ledger = ledger
         self._log = state
         self._pausing: dict[ConsumerId, bool] = {}  # those of its consumers that paused it
@@ -112,7 +112,7 @@ class SubscriptionHost:
         return max(0, self._ledger.confirmed_end - cursor.floor - cursor.above.count)
 
     @property
-    def given(self) -> Traffic:
+    def outbound(self) -> Traffic:
         return self._sender.sent
 
     @property
@@ -313,13 +313,13 @@ class SubscriptionHost:
         """There may be something to do: it takes a turn soon."""
         self._lifetime.wake()
 
-    def more(self) -> None:
-        """There are new messages. Thousands of subscriptions may have no consumer for them, and need no turn."""
+    def messages_arrived(self) -> None:
+        """More messages may be seen. Thousands of subscriptions may have no consumer for them, and need no turn."""
         if self.consumers:
             self._lifetime.wake()
 
-    def go_on(self) -> None:
-        """What could not be read was given up."""
+    def retry_reading(self) -> None:
+        """What could not be read was given up as lost, so that reading can continue."""
         self._window.failures.clear()
         self._lifetime.wake()
 

@@ -55,7 +55,7 @@ class BestEffortTopic:
         self.options = options or TopicOptions()
         self.subscriptions: dict[str, BestEffortSubscription] = {}
         self.published = 0  # messages, also the next offset
-        self.taken = Traffic()
+        self.inbound = Traffic()
         self.unheard = 0  # messages that were published while there was no subscription at all
         self._clock = clock
         self._consumers = 0  # ids given so far
@@ -104,7 +104,7 @@ class BestEffortTopic:
         self._append_time = max(self._append_time, self._clock.wall())
         stamped = batch.stamped(self.published, EPOCH, self._append_time)
         self.published += batch.count
-        self.taken.add(batch.count, stamped.size)
+        self.inbound.add(batch.count, stamped.size)
         if not self.subscriptions:
             self.unheard += batch.count
         now = int(self._clock.monotonic() * SECOND)
@@ -203,7 +203,7 @@ class BestEffortTopic:
 
     # -- housekeeping and the end --------------------------------------------------------------------------------------
 
-    def stirred(self) -> bool:
+    def had_activity(self) -> bool:
         return False
 
     async def tick(self) -> None:

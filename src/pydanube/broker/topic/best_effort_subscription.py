@@ -44,7 +44,7 @@ class BestEffortSubscription:
         self.kind = kind
         self.engine = BestEffort(kind)
         self.consumers: dict[ConsumerId, Consumer] = {}
-        self.given = Traffic()
+        self.outbound = Traffic()
         self.dropped = 0  # messages that none of its consumers was given
         self.rate: Rate | None = None  # what exceeds it is dropped
         self.unused_since: int | None = None  # when it was first seen without a consumer, monotonic; µs
@@ -182,7 +182,7 @@ class BestEffortSubscription:
         routed = self.engine.route(Run(batch.base_offset + rows.start, batch.base_offset + rows.stop - 1, keys))
         taken = len(rows) - routed.dropped
         self.dropped += routed.dropped
-        self.given.add(taken, batch.size * taken // batch.count)
+        self.outbound.add(taken, batch.size * taken // batch.count)
         for consumer, first, last, attempt in routed.deliveries:
             self.consumers[consumer].take(Delivery(batch, first, last, attempt, self.generation))
 

@@ -22,7 +22,7 @@ from pydanube.broker.topic.core import TopicCore
 from pydanube.broker.topic.dead_letter import dead_letter_of
 from pydanube.broker.topic.dependencies import TopicDependencies
 from pydanube.broker.topic.served import EARLIEST, LATEST, ServedSubscription
-from pydanube.broker.work.heavy import taken_apart
+from pydanube.broker.work.decoding import run_decoding
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Poisoned
 from pydanube.topic.records import Cause, SubscriptionKind
@@ -57,7 +57,7 @@ class HostedSubscriptions:
         if target is None:
             raise SubscriptionOptionInvalid(f"{subscription!r} no longer has a dead-letter topic")
         offload, name = self._dependencies.offload, self._core.name
-        letter = await taken_apart(offload, dead_letter_of, batch, poisoned, name, subscription)
+        letter = await run_decoding(offload, dead_letter_of, batch, poisoned, name, subscription)
         await self._dependencies.publish(target, letter)
 
     def get(self, name: str) -> SubscriptionHost:

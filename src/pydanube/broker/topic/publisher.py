@@ -23,7 +23,7 @@ class Publisher:
 
     def __init__(self, core: TopicCore) -> None:
         self.sessions = Sessions()
-        self.taken = Traffic()  # published here
+        self.inbound = Traffic()  # published here
         self.repeated = RepeatedBatches(lambda: core.ledger.written_end)
         self._core = core
 
@@ -87,7 +87,7 @@ class Publisher:
     def _append(self, batch: Batch) -> Receipt:
         stamped, confirmed = self._core.ledger.append(batch)
         self._core.log.note_data(stamped.size)
-        self.taken.add(batch.count, stamped.size)
+        self.inbound.add(batch.count, stamped.size)
         return Receipt(stamped.base_offset, confirmed)
 
     def forget_gone(self, now: float) -> None:

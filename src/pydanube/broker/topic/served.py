@@ -80,7 +80,7 @@ class ServedSubscription(Protocol):
         ...
 
     @property
-    def given(self) -> Traffic:
+    def outbound(self) -> Traffic:
         """What was handed to consumers, redeliveries included."""
         ...
 
@@ -199,7 +199,7 @@ class ServedTopic(Protocol):
     @property
     def stored_bytes(self) -> int: ...
     @property
-    def taken(self) -> Traffic:
+    def inbound(self) -> Traffic:
         """What was published."""
         ...
 
@@ -292,12 +292,12 @@ class ServedTopic(Protocol):
         """Until the message at `offset` may be seen, or so long."""
         ...
 
-    def stirred(self) -> bool:
+    def had_activity(self) -> bool:
         """Whether anything was published or acknowledged since this was last asked."""
         ...
 
     async def tick(self) -> None:
-        """To be called every second or so, and soon if the topic was stirred."""
+        """To be called every second or so, and soon if the topic had activity."""
         ...
 
     def end_unused(self) -> None:

@@ -52,7 +52,7 @@ class Topic:
         self._hosted = HostedSubscriptions(core, dependencies)
         self.subscriptions = self._hosted.hosts
         self._publisher = Publisher(core)
-        self.sessions, self.taken = self._publisher.sessions, self._publisher.taken
+        self.sessions, self.inbound = self._publisher.sessions, self._publisher.inbound
         self._recovery = ProducerRecovery(core, self._show_more)
         self._backlog = Backlog(name, core.ledger, self.subscriptions, options.backlog)
         self._trimming = Trimming(core, self.subscriptions)
@@ -62,7 +62,7 @@ class Topic:
         )
         self._change: Future[None] | None = None  # done with the next change of what may be seen, if somebody waits
         self._consumers = 0  # ids given so far
-        self._seen = (0, 0)  # when housekeeping looked last
+        self._seen = (0, 0)  # the end of the messages and of the state log when `had_activity` was last called
 
     @classmethod
     async def open(
@@ -203,7 +203,7 @@ class Topic:
             self._recovery.begin()
             return
         for host in self.subscriptions.values():
-            host.more()
+            host.messages_arrived()
 
     def _show_more(self) -> None:
         """What may be seen has changed, though nothing more is confirmed."""
@@ -265,7 +265,7 @@ class Topic:
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
-    def stirred(self) -> bool:
+    def had_activity(self) -> bool:
         before, self._seen = self._seen, (self.ledger.confirmed_end, self._core.log.bytes)
         return before != self._seen
 
@@ -293,8 +293,8 @@ class Topic:
         """Whether its producers are known after a restart without the messages up to `last`; if not, soon."""
         return self._trimming.restarts_without(last)
 
-    def write_state_again(self) -> None:
-        """Soon: from memory, so that nothing of what is on disk is needed."""
+    def rewrite_state(self) -> None:
+        """Soon, and from memory, so that nothing of what is on disk is needed."""
         self._core.log.compact_soon()
 
     # -- the end -------------------------------------------------------------------------------------------------------
