@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import uvloop
-from pydanube.storage.watched_clock import WatchedClock
 
 from figures import Figures
 from pydanube.adapters.posix_disk import PosixDisk
@@ -27,8 +26,10 @@ from pydanube.base.limits import ACK_RANGES_MAX
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.subscription.delivery import Delivery
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.topic import Surroundings, Topic
+from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.topic import Topic
 from pydanube.sim.world.catalog import SimCatalog
+from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.local import LocalNodes
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
@@ -55,10 +56,10 @@ async def opened(directory: Path, catalog: SimCatalog) -> AsyncIterator[Topic]:
     disk = PosixDisk(directory)
     node = await DiskNode.open([disk], NodeSettings(), SystemRandomness())
     await node.meet_catalog(catalog.known(), catalog.next_ledger)
-    clock = WatchedClock(SystemClock())
-    around = Surroundings(catalog, LocalNodes(node), clock, SystemRandomness(), TailCache(), nowhere)
+    clock = CheckedClock(SystemClock())
+    dependencies = TopicDependencies(catalog, LocalNodes(node), clock, SystemRandomness(), TailCache(), nowhere)
     try:
-        yield await Topic.open("/default/bench", around, TopicOptions())
+        yield await Topic.open("/default/bench", dependencies, TopicOptions())
     finally:
         await node.close()
         disk.close()

@@ -25,8 +25,9 @@ from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import UNUSED_SUBSCRIPTION_SECONDS
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.delivery import Delivery
-from pydanube.broker.topic import best_effort as best_effort_topic
-from pydanube.broker.topic.best_effort import BestEffortSubscription, BestEffortTopic
+from pydanube.broker.topic import best_effort, best_effort_subscription
+from pydanube.broker.topic.best_effort import BestEffortTopic
+from pydanube.broker.topic.best_effort_subscription import BestEffortSubscription
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.ports.clock import Clock
 from pydanube.topic.records import SubscriptionKind
@@ -54,7 +55,7 @@ class Basket:
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
         raise AssertionError
 
-    def hindered(self, error: DanubeError | None) -> None:
+    def unreadable(self, error: DanubeError | None) -> None:
         raise AssertionError("there is nothing to read")
 
     def closed(self, error: DanubeError) -> None:
@@ -94,7 +95,7 @@ def test_without_consumers_publishing_succeeds_is_dropped_and_counted() -> None:
         receipt = topic.publish(batch_of(*numbers(5, 7)))
         assert receipt.confirmed.done()
         assert (receipt.offset, receipt.duplicate, topic.receipt) == (5, False, "none")
-        assert (topic.unheard, host.dropped, host.delivered) == (5, 3, 0)
+        assert (topic.unheard, host.dropped, host.outbound.messages) == (5, 3, 0)
 
     run(main)
 
@@ -108,7 +109,7 @@ def test_every_type_delivers_what_was_asked_for_and_counts_the_rest(kind: Subscr
             topic.publish(batch_of(*numbers(first, first + 4), keys=["a", "b", None, "c", "a"]))
         assert basket.offsets == list(range(7))
         assert basket.payloads == [name.encode() for name in numbers(0, 6)]
-        assert (host.delivered, host.dropped) == (7, 3)
+        assert (host.outbound.messages, host.dropped) == (7, 3)
         host.grant(basket.id, 100)
         topic.publish(batch_of("later"))
         assert basket.offsets[7:] == [10], "what was missed does not come later"
@@ -171,7 +172,7 @@ def test_acks_and_nacks_change_nothing() -> None:
         await host.ack(0, [(0, 99)])
         await host.ack_through(7, -1)
         assert basket.offsets == [0, 1]
-        assert (host.delivered, host.dropped) == (2, 0)
+        assert (host.outbound.messages, host.dropped) == (2, 0)
 
     run(main)
 
@@ -201,7 +202,7 @@ def test_what_needs_a_promise_is_refused() -> None:
 
 def test_subscriptions_have_names_kinds_and_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(topic: BestEffortTopic) -> None:
-        monkeypatch.setattr(best_effort_topic, "SUBSCRIPTIONS_MAX", 2)
+        monkeypatch.setattr(best_effort, "SUBSCRIPTIONS_MAX", 2)
         host = await topic.subscribe("s", SHARED)
         assert await topic.subscribe("s", SHARED, options=SubscriptionOptions()) is host
         with pytest.raises(SubscriptionKindDiffers):
@@ -290,8 +291,8 @@ def test_each_message_reaches_a_subscription_once_or_is_counted(
             elif step == "leave" and here:
                 host.leave(here.pop(0).id, crashed=False)
         seen = [offset for basket in everybody for offset in basket.offsets]
-        assert len(seen) == len(set(seen)) == host.delivered <= granted
-        assert host.delivered + host.dropped == topic.published
+        assert len(seen) == len(set(seen)) == host.outbound.messages <= granted
+        assert host.outbound.messages + host.dropped == topic.published
         assert all(basket.offsets == sorted(basket.offsets) for basket in everybody)
 
     run(main)
@@ -312,22 +313,22 @@ def test_a_subscription_that_nobody_uses_ends_and_one_that_is_used_stays(seconds
         for name in ("unused", "used", "used again"):
             await topic.subscribe(name, SHARED)
         used = Basket(topic, topic.subscriptions["used"], 1)
-        topic.tick()
+        topic.end_unused()
         clock.now += longest - 1
-        topic.tick()
+        topic.end_unused()
         assert list(topic.subscriptions) == ["unused", "used", "used again"]
         again = Basket(topic, topic.subscriptions["used again"], 1)
-        topic.tick()
+        topic.end_unused()
         topic.subscriptions["used again"].leave(again.id, crashed=False)
         clock.now += 1
-        topic.tick()
+        topic.end_unused()
         assert list(topic.subscriptions) == ["used", "used again"]
         topic.subscriptions["used"].leave(used.id, crashed=True)
         clock.now += longest
-        topic.tick()
+        topic.end_unused()
         assert list(topic.subscriptions) == ["used"], "its time has only begun"
         clock.now += longest
-        topic.tick()
+        topic.end_unused()
         assert topic.subscriptions == {}
         await topic.subscribe("unused", KEY_SHARED)  # as a new one
 
@@ -335,7 +336,7 @@ def test_a_subscription_that_nobody_uses_ends_and_one_that_is_used_stays(seconds
 
 
 def test_keys_of_many_messages_are_looked_at_some_in_each_turn_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(best_effort_topic, "EXAMINED_AT_ONCE", 10)
+    monkeypatch.setattr(best_effort_subscription, "EXAMINED_AT_ONCE", 10)
 
     async def main(topic: BestEffortTopic) -> None:
         host = await topic.subscribe("s", KEY_SHARED)
@@ -343,11 +344,11 @@ def test_keys_of_many_messages_are_looked_at_some_in_each_turn_and_in_order(monk
         large = topic.publish(batch_of(*numbers(0, 34), keys=[f"k{at}" for at in range(35)]))
         small = topic.publish(batch_of("m35", keys=["k0"]))
         assert not large.confirmed.done()
-        assert host.delivered == 10
+        assert host.outbound.messages == 10
         await large.confirmed
         assert not small.confirmed.done()
         await small.confirmed
-        assert (host.delivered, host.dropped, topic.published) == (36, 0, 36)
+        assert (host.outbound.messages, host.dropped, topic.published) == (36, 0, 36)
         assert sorted(offset for basket in baskets for offset in basket.offsets) == list(range(36))
         assert all(basket.offsets == sorted(basket.offsets) for basket in baskets)
         assert topic.publish(batch_of("m36", keys=["k0"])).confirmed.done()
@@ -356,7 +357,7 @@ def test_keys_of_many_messages_are_looked_at_some_in_each_turn_and_in_order(monk
 
 
 def test_what_is_still_being_looked_at_is_dropped_when_its_topic_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(best_effort_topic, "EXAMINED_AT_ONCE", 10)
+    monkeypatch.setattr(best_effort_subscription, "EXAMINED_AT_ONCE", 10)
 
     async def main(topic: BestEffortTopic) -> None:
         hosts = [await topic.subscribe(name, KEY_SHARED) for name in "st"]
@@ -366,6 +367,6 @@ def test_what_is_still_being_looked_at_is_dropped_when_its_topic_closes(monkeypa
         await topic.close()
         for receipt in receipts:
             await receipt.confirmed
-        assert [(host.delivered, host.dropped) for host in hosts] == [(10, 40), (10, 40)]
+        assert [(host.outbound.messages, host.dropped) for host in hosts] == [(10, 40), (10, 40)]
 
     run(main)

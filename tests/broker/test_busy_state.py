@@ -83,7 +83,7 @@ def test_the_queue_before_a_busy_stream_is_bounded(world: TopicWorld, monkeypatc
         monkeypatch.setattr(state_log, "STATE_QUEUE_RECORDS_MAX", 4)
         answers = []
         for number in range(4):
-            answers.append(topic._log.apply(*topic.state.producers.decide_attach(f"p{number}", 1)))
+            answers.append(topic._core.log.apply(*topic.state.producers.decide_attach(f"p{number}", 1)))
             await asyncio.sleep(0.1)
         with pytest.raises(TopicBusy):
             left.host.ack(0, [(1, 1)])
@@ -126,7 +126,7 @@ def test_a_snapshot_cut_off_by_a_busy_stream_counts_for_nothing_and_is_taken_aga
         topic, left, right = await ready(world)
         await left.ack(*range(1, 10, 2))
         gate = Gate(topic, 2)
-        topic._log.compact_soon()
+        topic._core.log.compact_soon()
         await asyncio.sleep(0.02)
         answer = right.host.ack(0, [(0, 4)])
         await asyncio.sleep(0.5)

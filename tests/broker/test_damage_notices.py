@@ -52,12 +52,12 @@ def test_a_notice_of_damage_lasts_while_other_messages_are_delivered_again(
             await inbox.until(2 + 2 * again)
             host._window.keep([])
             inbox.nack(0, 1)
-        assert [type(each) for each in inbox.hindrances] == [OffsetsDamaged] * len(inbox.hindrances)
-        assert 1 <= len(inbox.hindrances) <= 2  # again after some seconds, and not each time that something was read
+        assert [type(each) for each in inbox.notices] == [OffsetsDamaged] * len(inbox.notices)
+        assert 1 <= len(inbox.notices) <= 2  # again after some seconds, and not each time that something was read
         assert host.explain_reading() is not None
         damaged.clear()
         await inbox.until(12)
-        assert inbox.hindrances[-1] is None
+        assert inbox.notices[-1] is None
         assert {2, 3} <= set(inbox.offsets)
         assert host.explain_reading() is None
 
@@ -71,10 +71,10 @@ def test_a_notice_of_damage_ends_when_nobody_wants_what_is_damaged(
         topic, _ = await damaged_topic(world, monkeypatch)
         inbox = connected(topic, await subscribed(topic, SubscriptionKind.SHARED, start=0))
         await inbox.until(2)
-        while not inbox.hindrances:  # noqa: ASYNC110 - virtual time
+        while not inbox.notices:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)
         await topic.skip("s", to=3)
         assert await inbox.until(3) == [0, 1, 3]
-        assert inbox.hindrances[-1] is None
+        assert inbox.notices[-1] is None
 
     world.run(main())

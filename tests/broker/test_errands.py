@@ -11,7 +11,7 @@ import pytest
 
 from pydanube.base.errors import DiskFailed
 from pydanube.broker.work.errands import Errands
-from pydanube.broker.work.turns import Turns
+from pydanube.broker.work.named_locks import NamedLocks
 from tier.broker_world import in_loop
 
 
@@ -78,7 +78,7 @@ async def test_a_failure_in_the_very_moment_in_which_the_client_leaves_is_logged
 
 @in_loop
 async def test_a_turn_lasts_as_long_as_the_work_though_the_client_is_gone() -> None:
-    errands, turns, may = Errands(), Turns(), asyncio.Event()
+    errands, turns, may = Errands(), NamedLocks(), asyncio.Event()
 
     async def work() -> None:
         await may.wait()

@@ -29,7 +29,7 @@ async def give_up(world: TopicWorld, topic: Topic, host: SubscriptionHost, first
     """As `danube salvage` does it."""
     world.disk.cure()
     await topic.ledger.stream.give_up([LostRange(first, last)])
-    host.go_on()
+    host.retry_reading()
 
 
 def forbid_spinning(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:

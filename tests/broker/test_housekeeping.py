@@ -12,7 +12,7 @@ from broker.topic_world import TopicWorld, batch_of, connected, insist, numbers,
 from pydanube.base.errors import PolicyInvalid, TopicRecovering
 from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, EXAMINED_AT_ONCE, KIB, SECOND
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.topic import upkeep
+from pydanube.broker.topic import expiry
 from pydanube.broker.topic.topic import Topic
 from pydanube.stream.retention import RetentionPolicy
 from pydanube.topic.records import Cause, SubscriptionKind
@@ -112,7 +112,7 @@ def test_a_delayed_message_lives_from_its_delivery_time_and_holds_up_nobody(worl
 
 
 def test_what_expires_in_small_steps_expires_all_the_same(world: TopicWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "EXPIRY_READS_MAX", 1)
+    monkeypatch.setattr(expiry, "READS_MAX", 1)
 
     async def main() -> None:
         topic = await world.open()

@@ -88,14 +88,14 @@ def test_a_consumer_that_comes_while_another_idle_subscription_is_deleted_keeps_
     async def main() -> None:
         topic = await world.open()
         hosts = {name: await topic.subscribe(name, EXCLUSIVE, options=A_MINUTE) for name in ("a", "b")}
-        unsubscribe = topic.unsubscribe
+        unsubscribe = topic._hosted.unsubscribe
 
         async def slowly(name: str) -> None:
             await unsubscribe(name)
             if "b" in topic.subscriptions and not hosts["b"].consumers:
                 connected(topic, hosts["b"])
 
-        monkeypatch.setattr(topic, "unsubscribe", slowly)
+        monkeypatch.setattr(topic._hosted, "unsubscribe", slowly)
         await passes(topic, 63)
         assert sorted(topic.subscriptions) == ["b"]
 

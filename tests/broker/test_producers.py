@@ -23,8 +23,11 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES
-from pydanube.broker.topic import topic as topic_module
-from pydanube.broker.topic.topic import Receipt, Session, Topic
+from pydanube.broker.topic import publisher
+from pydanube.broker.topic.core import RECOVERING
+from pydanube.broker.topic.producer_sessions import Session
+from pydanube.broker.topic.served import Receipt
+from pydanube.broker.topic.topic import Topic
 from pydanube.topic import dedup
 from pydanube.topic.dedup import Renewal
 from pydanube.topic.records import SubscriptionKind
@@ -283,8 +286,8 @@ def test_a_snapshot_taken_while_it_is_uncertain_what_was_kept_forgets_no_batch(w
                 await send(topic, session, 1).confirmed
         world.disk.slow(0.1, only="read")
         await until(lambda: topic.ledger.confirmed_end == 2)
-        assert topic._rebuilding is not None, "the batch is there, and the producers have not heard of it"
-        topic._log.compact_soon()
+        assert topic._core.phase is RECOVERING, "the batch is there, and the producers have not heard of it"
+        topic._core.log.compact_soon()
         await asyncio.sleep(0.05)
         assert topic.state.needed_from() == 1
         return session
@@ -376,7 +379,7 @@ def test_an_attach_that_is_durable_still_waits_for_certainty_about_the_messages(
 def test_messages_from_before_the_first_producer_are_not_read_at_every_start(
     world: TopicWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_module, "HEADERS_UNREAD_BYTES", 1000)
+    monkeypatch.setattr(publisher, "HEADERS_UNREAD_BYTES", 1000)
 
     async def main() -> None:
         topic = await world.open()
@@ -456,7 +459,7 @@ def test_a_retry_is_recognised_after_a_later_ledger_was_deleted_before_an_earlie
     async def second_life() -> None:
         topic = await opened()
         assert topic.ledger.confirmed_end == 20
-        topic._log.compact_soon()
+        topic._core.log.compact_soon()
         await asyncio.sleep(1)
 
     async def third_life() -> None:

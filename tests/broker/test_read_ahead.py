@@ -9,7 +9,7 @@ import pytest
 
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.limits import CURSOR_CHUNK_OFFSETS
-from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.subscription.dispatcher import Dispatcher
 from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
 from pydanube.broker.topic.topic import Topic
 from pydanube.topic import ackset
@@ -83,13 +83,13 @@ def test_a_publish_wakes_no_subscription_that_has_no_consumer(
     world: TopicWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     woken: list[str] = []
-    turn = SubscriptionHost._turn
+    turn = Dispatcher.turn
 
-    def counted(host: SubscriptionHost) -> None:
-        woken.append(host.known.name)
-        turn(host)
+    def counted(dispatcher: Dispatcher) -> None:
+        woken.append(dispatcher._known.name)
+        turn(dispatcher)
 
-    monkeypatch.setattr(SubscriptionHost, "_turn", counted)
+    monkeypatch.setattr(Dispatcher, "turn", counted)
 
     async def main() -> None:
         topic = await world.open()

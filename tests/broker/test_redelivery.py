@@ -255,13 +255,14 @@ def test_a_dead_letter_is_published_once_though_the_state_cannot_be_written(
 
         async def publish_and_break(target: str, message: Batch) -> None:
             world.dead_letters.append((target, message))
-            topic._log._break(NodeUnreachable("away"))
+            topic._core.log._break(NodeUnreachable("away"))
 
         topic.state_stream.append = refuse  # type: ignore[method-assign]
         if when == "before":
-            topic._log._break(NodeUnreachable("away"))
+            topic._core.log._break(NodeUnreachable("away"))
         else:
-            topic._around = replace(topic._around, publish=publish_and_break)
+            hosted = topic._hosted
+            hosted._dependencies = replace(hosted._dependencies, publish=publish_and_break)
         inbox.nack(0)
         await inbox.until(2)
         inbox.nack(0)

@@ -14,7 +14,8 @@ from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.limits import ACK_RANGES_MAX
 from pydanube.broker.state.options import TopicOptions
-from pydanube.broker.topic.topic import Surroundings, Topic
+from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.topic import Topic
 from pydanube.sim.world.catalog import SimCatalog
 from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.node.disk import DiskNode
@@ -35,10 +36,10 @@ async def opened(directory: Path, catalog: SimCatalog) -> tuple[PosixDisk, DiskN
     disk = PosixDisk(directory)
     node = await DiskNode.open([disk], NodeSettings(file_bytes=4 << 20), SystemRandomness())
     await node.meet_catalog(catalog.known(), catalog.next_ledger)
-    around = Surroundings(
+    dependencies = TopicDependencies(
         catalog, OneNode(node), CheckedClock(SystemClock()), SystemRandomness(), TailCache(), no_dead_letters
     )
-    return disk, node, await Topic.open("/default/t", around, TopicOptions())
+    return disk, node, await Topic.open("/default/t", dependencies, TopicOptions())
 
 
 async def scatter(directory: Path, catalog: SimCatalog) -> None:

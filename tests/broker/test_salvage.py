@@ -147,16 +147,16 @@ def test_a_consumer_is_told_of_damage_now_and_then_and_once_when_it_is_over() ->
         active, standby = Waiting(topic, host), Waiting(topic, host)
         await active.until(1)
         await asyncio.sleep(2.5 * DAMAGE_NOTICE_SECONDS)
-        assert [type(each) for each in active.hindrances] == [OffsetsDamaged] * 3
-        assert "offset 1 is damaged" in str(active.hindrances[0])
+        assert [type(each) for each in active.notices] == [OffsetsDamaged] * 3
+        assert "offset 1 is damaged" in str(active.notices[0])
         late = Waiting(topic, host)
         host.leave(active.id, crashed=False)
         await asyncio.sleep(1)
-        assert len(standby.hindrances) == 1
+        assert len(standby.notices) == 1
         await examined(door, accept=True)
-        assert standby.hindrances[1:] == [None]
+        assert standby.notices[1:] == [None]
         assert await standby.until(3) == [0, 2, 3]
-        assert (late.hindrances, len(standby.hindrances)) == ([], 2)
+        assert (late.notices, len(standby.notices)) == ([], 2)
 
     world.run(write)
     damage(world, b"payload-1.")

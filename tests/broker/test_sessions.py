@@ -28,7 +28,7 @@ async def visit(topic: Topic, name: str) -> Session:
 
 async def tick(topic: Topic) -> None:
     await topic.tick()
-    await topic._log.barrier()
+    await topic._core.log.barrier()
 
 
 def test_a_producer_without_a_name_of_its_own_leaves_nothing_behind(world: TopicWorld) -> None:
@@ -133,7 +133,7 @@ def test_who_has_left_while_the_state_log_was_broken_goes_later(world: TopicWorl
             await topic.attach("import")
         topic.sessions.release(session)
         await topic.tick()
-        await until(lambda: topic._log._broken is None)
+        await until(lambda: topic._core.log._broken is None)
         await tick(topic)
         assert topic.state.producers.find("producer-1") is None
 

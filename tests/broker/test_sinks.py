@@ -21,7 +21,8 @@ from pydanube.base.errors import (
 )
 from pydanube.broker.commit import sinks as module
 from pydanube.broker.commit.sinks import Sinks, staging_topic
-from pydanube.broker.topic.topic import Receipt, Topic
+from pydanube.broker.topic.served import Receipt
+from pydanube.broker.topic.topic import Topic
 from pydanube.topic.sinks import Once, SinkKey, Verdict
 from pydanube.wire.batch import Batch
 from tier.broker_world import in_loop, opened, read_all, topic_of

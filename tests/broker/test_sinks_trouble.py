@@ -15,7 +15,8 @@ from pydanube.base.retry import Backoff
 from pydanube.broker.commit import sinks as module
 from pydanube.broker.commit.records import PREFIX
 from pydanube.broker.commit.sinks import Sinks, staging_topic
-from pydanube.broker.topic.topic import Receipt, Topic
+from pydanube.broker.topic.served import Receipt
+from pydanube.broker.topic.topic import Topic
 from pydanube.storage.metadata.file import LocalMetadata
 from pydanube.storage.stream.managed import ManagedLedger
 from pydanube.topic.sinks import Verdict

@@ -54,8 +54,8 @@ async def large(world: TopicWorld) -> tuple[Topic, Inbox]:
 async def compacted(topic: Topic) -> None:
     """A snapshot that begins now is durable, and what is older has gone."""
     begun = topic.state_stream.next_offset
-    topic._log.compact_soon()
-    await until(lambda: topic.state_stream.first >= begun and topic._log._compacting is None)
+    topic._core.log.compact_soon()
+    await until(lambda: topic.state_stream.first >= begun and topic._core.log._compacting is None)
 
 
 @pytest.mark.parametrize("stop", ["restart", "cut"])
@@ -81,19 +81,19 @@ def test_a_snapshot_larger_than_what_may_wait_is_written_once(world: TopicWorld,
 def test_what_is_acknowledged_while_a_snapshot_is_written_counts_on_top_of_it(world: TopicWorld) -> None:
     async def first_life() -> list[bytes]:
         topic, inbox = await large(world)
-        topic._log.compact_soon()
+        topic._core.log.compact_soon()
         await asyncio.sleep(0)
         between = 0
         for offset in range(1, COUNT, 2):
             await inbox.ack(offset)
-            if topic._log._compacting is not None:
+            if topic._core.log._compacting is not None:
                 between += 1
             if between == 3:
                 await topic.seek(inbox.host, 11)
                 await topic.unsubscribe("s007")
                 await subscribed(topic, SHARED, name="new")
         assert between > 3
-        assert topic._log._compacting is None
+        assert topic._core.log._compacting is None
         return image(topic)
 
     async def second_life(before: list[bytes]) -> None:
@@ -114,7 +114,7 @@ def test_a_crash_in_the_middle_of_a_snapshot_is_harmless(seed: int) -> None:
         topic, inbox = await large(world)
         for offset in range(1, COUNT, 2):
             if offset % 40 == 1:
-                topic._log.compact_soon()
+                topic._core.log.compact_soon()
             await inbox.ack(offset)
             confirmed.append(offset)
 
@@ -137,7 +137,7 @@ def test_a_write_that_fails_amid_a_snapshot_heals(world: TopicWorld, kind: str, 
     async def first_life() -> list[bytes]:
         topic, inbox = await large(world)
         before = topic.state_stream.next_offset
-        topic._log.compact_soon()
+        topic._core.log.compact_soon()
         await until(lambda: topic.state_stream.next_offset >= before + parts)
         world.disk.fail_next(kind)
         for offset in range(1, 40, 2):
@@ -163,9 +163,9 @@ def test_a_log_whose_snapshot_shares_a_ledger_with_records_before_it_opens_again
     async def second_life() -> None:
         topic = await world.open()
         acked = topic.subscriptions["s000"].ack(0, [(7, 7)])
-        topic._log.compact_soon()
+        topic._core.log.compact_soon()
         await acked
-        await until(lambda: topic.state_stream.first > 0 and topic._log._compacting is None)
+        await until(lambda: topic.state_stream.first > 0 and topic._core.log._compacting is None)
 
     async def third_life() -> None:
         topic = await world.open()
@@ -183,11 +183,11 @@ def test_records_between_the_parts_of_a_snapshot_are_bounded(
     async def life() -> None:
         topic, inbox = await large(world)
         monkeypatch.setattr(state_log, "STATE_AMID_SNAPSHOT_RECORDS_MAX", 3)
-        topic._log.compact_soon()
+        topic._core.log.compact_soon()
         await asyncio.sleep(0)
         for offset in (1, 3, 5):
             await inbox.ack(offset)
-        await until(lambda: topic._log._amid >= 2)  # the first may have been written before the snapshot began
+        await until(lambda: topic._core.log._amid >= 2)  # the first may have been written before the snapshot began
         with suppress(TopicBusy):
             await inbox.ack(7)
         with pytest.raises(TopicBusy, match="while a snapshot is"):

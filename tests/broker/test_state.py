@@ -69,7 +69,7 @@ def test_it_compacts_trims_what_is_old_and_a_restart_reads_the_same(world: Topic
         record, _ = await world.catalog.load("/default/t#state")
         assert record.ledgers[0].first > 0, "the oldest state was trimmed"
         assert len(record.ledgers) <= 3
-        assert topic._log.bytes < 12 * KIB
+        assert topic._core.log.bytes < 12 * KIB
         end = topic.ledger.confirmed_end
         return image(topic.state, end), end
 
@@ -124,12 +124,12 @@ def test_acks_of_one_moment_are_logged_in_the_order_of_their_decisions(
                 ranges = [(first, first + draw.choice([0, 0, 1, 900, 2048]))]
                 with suppress(AcksScattered):
                     if (record := cursor.decide_ack(ranges, end, draw.choice(causes))) is not None:
-                        topic._log.apply(record)
+                        topic._core.log.apply(record)
                 if not draw.randrange(9):
                     move = draw.choice([Cause.SEEK, Cause.SKIPPED])
                     moved = cursor.decide_move(max(0, cursor.floor + draw.randrange(-90, 90)), end, move)
-                    topic._log.apply(*[moved] if moved else [])
-            await topic._log.barrier()
+                    topic._core.log.apply(*[moved] if moved else [])
+            await topic._core.log.barrier()
         return image(topic.state, 0)
 
     async def second_life(before: list[bytes]) -> None:

@@ -60,7 +60,7 @@ async def acknowledge(topic: Topic, first: int, last: int) -> None:
     host = topic.subscriptions["s"]
     for offset in range(first, last + 1):
         await host.ack(0, [(offset, offset)])
-        topic.write_state_again()
+        topic.rewrite_state()
         await asyncio.sleep(1)
 
 

@@ -52,7 +52,7 @@ def test_a_topic_that_is_closed_is_closed_wholly_whoever_subscribes_or_leaves_me
         topic = await world.open()
         hosts = [await subscribed(topic, SubscriptionKind.SHARED, name=f"s{number}") for number in range(3)]
         inboxes = [connected(topic, host) for host in hosts]
-        async with topic._starting:  # a trim, say
+        async with topic._core.starting:  # a trim, say
             late = asyncio.ensure_future(subscribed(topic, SubscriptionKind.SHARED, name="late"))
             leaving = asyncio.ensure_future(topic.unsubscribe("s2"))
             await asyncio.sleep(0)

@@ -20,7 +20,8 @@ from pydanube.broker.state import log as state_log
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.delivery import Delivery
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.topic import Session, Topic
+from pydanube.broker.topic.producer_sessions import Session
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
@@ -72,7 +73,7 @@ class Reader:
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
         """It works on whatever it was handed: that is what a confirmed ack is checked against."""
 
-    def hindered(self, error: DanubeError | None) -> None:
+    def unreadable(self, error: DanubeError | None) -> None:
         """A read failed for a while; in the end everything must have come all the same."""
 
     def closed(self, error: DanubeError) -> None:

@@ -14,7 +14,8 @@ from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.delivery import Delivery, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
-from pydanube.broker.topic.topic import Surroundings, Topic
+from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ports.storage import StorageNode
 from pydanube.sim.machine.clock import SimClock
@@ -54,7 +55,7 @@ class Inbox:
         self.generation = host.known.cursor.generation
         self.resets = 0
         self.recalled: list[int] = []
-        self.hindrances: list[DanubeError | None] = []
+        self.notices: list[DanubeError | None] = []
         self.ended: DanubeError | None = None
         self._more = asyncio.Event()
 
@@ -71,8 +72,8 @@ class Inbox:
         assert generation == self.generation
         self.recalled += [offset for first, last in ranges for offset in range(first, last + 1)]
 
-    def hindered(self, error: DanubeError | None) -> None:
-        self.hindrances.append(error)
+    def unreadable(self, error: DanubeError | None) -> None:
+        self.notices.append(error)
         self._more.set()
 
     def closed(self, error: DanubeError) -> None:
@@ -139,10 +140,10 @@ class TopicWorld:
     async def open_topic(self, name: str = "/default/t") -> Topic:
         """Takes the topic from whoever has it: a second call for the same name is another broker's."""
         nodes = OneNode(self.node)
-        around = Surroundings(
+        dependencies = TopicDependencies(
             self.catalog, nodes, self.watch, self.randomness, self.cache, self._dead, read_ahead=self.read_ahead
         )
-        return await Topic.open(name, around, self.options)
+        return await Topic.open(name, dependencies, self.options)
 
     async def _dead(self, topic: str, message: Batch) -> None:
         await asyncio.sleep(0.001)

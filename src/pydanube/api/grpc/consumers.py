@@ -50,7 +50,7 @@ from pydanube.broker.door.values import (
     Delivery,
     SubscriptionHandle,
     Timing,
-    is_heavy,
+    takes_long_to_decode,
 )
 from pydanube.topic.records import SubscriptionKind, name_bytes
 
@@ -122,7 +122,7 @@ class GrpcConsumer:
 
     def deliver(self, delivery: Delivery) -> None:
         """At once, or in its order when what is heavy was encoded beside the loop."""
-        if self._encoding is None and not is_heavy(delivery.batch):
+        if self._encoding is None and not takes_long_to_decode(delivery.batch):
             if self._may_send(delivery):
                 self._send(delivery, encoded(self._encoder, delivery))
             return
@@ -202,7 +202,7 @@ class GrpcConsumer:
             self._ahead -= dropped
             self._top_up()
 
-    def hindered(self, error: DanubeError | None) -> None:
+    def unreadable(self, error: DanubeError | None) -> None:
         """The end of its stream is all that can be said here, and costs nothing if the consumer has nothing in hand."""
         call, handle = self.call, self.handle
         if error is None or call is None or handle is None or self._waiting:

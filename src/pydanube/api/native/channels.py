@@ -116,7 +116,7 @@ class ConsumerChannel:
         """What its program works on was reported under another timeout, perhaps too seldom for this one."""
         self._connection.send(AckTimeout(self.number, ack_timeout).encode())
 
-    def hindered(self, error: DanubeError | None) -> None:
+    def unreadable(self, error: DanubeError | None) -> None:
         if error is not None:
             self._connection.send(Error.of(error, self.number).encode())
         elif self.handle is not None and self.handle.reliable:

@@ -17,7 +17,7 @@ from pydanube.broker.cold.claim import check_mark
 from pydanube.broker.cold.tiering import OBJECT_STORAGE, Tiering
 from pydanube.broker.directory.notes import Notes
 from pydanube.broker.topic.topic import Topic
-from pydanube.broker.work.jobs import Asked, Jobs
+from pydanube.broker.work.jobs import JobAnswer, Jobs
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.stream import Stream
 from pydanube.stream.cold import Cold, Entry, SegmentIndex, find_entry, index_key
@@ -225,7 +225,7 @@ class StorageAdmin:
 
     # -- verifying and uploading ---------------------------------------------------------------------------------------
 
-    async def verify(self, topic: Topic, first: int, ticket: int | None = None) -> Asked:
+    async def verify(self, topic: Topic, first: int, ticket: int | None = None) -> JobAnswer:
         """Reads the segment that starts at `first` again; the result is a `Verified`."""
         stream = topic.ledger.stream
         await self.tiering.check_claimed()
@@ -257,7 +257,7 @@ class StorageAdmin:
                 return Verified(index_key(stream.name, index), _fault(error), 0, str(error))
         return found if isinstance(found, Segment) and found.first == first else Verified("", GONE, 0)
 
-    async def upload(self, topic: Topic, ticket: int | None = None) -> Asked:
+    async def upload(self, topic: Topic, ticket: int | None = None) -> JobAnswer:
         """Uploads everything that is stored at the first request; the result is an `Uploaded`."""
         stream = topic.ledger.stream
         await self.tiering.check_claimed()

@@ -28,7 +28,7 @@ from pydanube.base.errors import (
 from pydanube.base.limits import MIB, OFFSET_MAX, SECOND
 from pydanube.broker.cold.topic_tables import TopicTables
 from pydanube.broker.topic.topic import Topic
-from pydanube.broker.work.trouble import Troubles
+from pydanube.broker.work.background_failures import BackgroundFailures
 from pydanube.ports.clock import Clock
 from pydanube.storage.checked_clock import checked_clock
 from pydanube.storage.guard import Guard
@@ -75,7 +75,7 @@ class Tiering:
         listed_max: int | None = None,
     ) -> None:
         self.tier = tier
-        self.troubles = Troubles(clock)
+        self.troubles = BackgroundFailures(clock)
         self.guard = Guard("moving messages to object storage")
         self.uploaded = 0  # segments
         self.uploaded_bytes = 0  # of their objects

@@ -63,7 +63,7 @@ from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.errands import Errands
-from pydanube.broker.work.turns import Turns
+from pydanube.broker.work.named_locks import NamedLocks
 from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.guard import Guard
 from pydanube.topic.sink_inputs import bounded
@@ -103,7 +103,7 @@ class Sinks:
         self._records = SinkRecords(directory.store)
         self.window_bytes = SINK_WINDOW_BYTES
         self.staged_bytes_max = STAGED_BYTES_MAX
-        self._turns = Turns()  # of those who commit for one writer, by digest
+        self._turns = NamedLocks()  # of those who commit for one writer, by digest
         self.guard = Guard("tidying up after jobs")
         self._tidying: Task[None] | None = None
         self._rolling: dict[str, Task[None]] = {}

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from pydanube.base.limits import ABANDONED_SECONDS, AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.ages import Ages
+from pydanube.broker.topic.backlog_ages import BacklogAges
 from pydanube.broker.topic.topic import Topic
 
 Found = TypeVar("Found")
@@ -34,7 +34,7 @@ async def find_blocked(topics: OpenTopics) -> list[tuple[str, str, int]]:
 
 async def find_abandoned(topics: OpenTopics, now: int) -> list[tuple[str, str, float]]:
     """Topic, subscription and the age of its oldest message, where that is days and no consumer is connected."""
-    ages = Ages(now, AGE_READS_MAX)
+    ages = BacklogAges(now, AGE_READS_MAX)
 
     async def abandoned_for(topic: Topic, host: SubscriptionHost) -> float | None:
         seconds = None if host.consumers else await ages.seconds(topic, host)

@@ -32,7 +32,7 @@ from pydanube.broker.serving.redrive import Redriver
 from pydanube.broker.serving.reopening import reopen
 from pydanube.broker.serving.salvage import Salvage
 from pydanube.broker.serving.spreading import Spreading
-from pydanube.broker.topic.topic import Surroundings
+from pydanube.broker.topic.dependencies import TopicDependencies
 from pydanube.broker.work.errands import Errands
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
@@ -79,7 +79,7 @@ class Door:
         self.pending = PendingOptions(directory.notes)
         self.presence = Presence(clock.wall())
         self.topic_changes = TopicChanges(directory.store)
-        self.around = Surroundings(
+        self.around = TopicDependencies(
             catalog, nodes, self.clock, randomness, self.cache, self._publish_dead_letter, tier, self.offload
         )
         self.topics = OpenTopics(directory, self.around, self.room, authorise, auto_create=auto_create)

@@ -135,7 +135,7 @@ class Outlet:
             self._arrived += [delivery._replace(first=first, last=last) for first, last in left]
         self._leasing.end([lease for offset, lease in self.leases.items() if offset in gone])
 
-    def hindered(self, error: DanubeError | None) -> None:
+    def unreadable(self, error: DanubeError | None) -> None:
         if error is not None:
             return self._tell(error)
         for poll in self.polls:

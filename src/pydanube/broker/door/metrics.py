@@ -24,7 +24,7 @@ from pydanube.broker.door.presence import Presence
 from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.ages import Ages
+from pydanube.broker.topic.backlog_ages import BacklogAges
 from pydanube.broker.topic.best_effort import BestEffortTopic
 from pydanube.broker.topic.topic import Topic
 from pydanube.ports.clock import Clock
@@ -192,8 +192,8 @@ class _Sums:
         topic = opened.topic
         kept = topic if isinstance(topic, Topic) else None
         values = [
-            topic.taken.messages,
-            topic.taken.bytes,
+            topic.inbound.messages,
+            topic.inbound.bytes,
             kept.failed if kept else 0,
             len(opened.producers),
             kept.ledger.stream.bytes if kept else 0,
@@ -225,7 +225,7 @@ class _Sums:
             drops = {cause.name.lower(): counts[cause] for cause in _DROPS}
         else:
             drops = {"missed": host.dropped}
-        given = host.given
+        given = host.outbound
         _add(
             self.subscriptions,
             place,
@@ -298,7 +298,7 @@ class Metrics:
 
     async def collect(self, page: Page) -> None:
         sums, opened = _Sums(), self._topics.opened()
-        ages = Ages(self._clock.wall(), METRIC_READS_MAX)
+        ages = BacklogAges(self._clock.wall(), METRIC_READS_MAX)
         for number, each in enumerate(opened):
             label = str(each.name) if number < METRIC_TOPICS_MAX else OTHER
             sums.add_topic(label, each)

@@ -90,12 +90,12 @@ async def status_of(topics: OpenTopics, presence: Presence, room: Room, clock: C
         topic = each.topic
         sums["producers"] += len(each.producers)
         sums["consumers"] += len(each.consumers)
-        sums["messages_in"] += topic.taken.messages
+        sums["messages_in"] += topic.inbound.messages
         end = topic.ledger.confirmed_end if isinstance(topic, Topic) else 0
         sums["stored_bytes"] += topic.ledger.stream.bytes if isinstance(topic, Topic) else 0
         for host in topic.subscriptions.values():
             sums["subscriptions"] += 1
-            sums["messages_out"] += host.given.messages
+            sums["messages_out"] += host.outbound.messages
             if isinstance(host, SubscriptionHost):
                 cursor = host.known.cursor
                 sums["backlog"] += max(0, end - cursor.floor - cursor.above.count)

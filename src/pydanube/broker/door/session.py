@@ -27,7 +27,8 @@ from pydanube.broker.serving.handles import ConsumerHandle, Ended, ProducerHandl
 from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic, Start
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Timing
-from pydanube.broker.topic.topic import LATEST, Topic
+from pydanube.broker.topic.served import LATEST
+from pydanube.broker.topic.topic import Topic
 from pydanube.topic.dedup import Renewal
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
@@ -214,7 +215,7 @@ class Session:
         opened.check_subscription(host)
 
         def connected() -> Consumer:
-            return opened.topic.connect(host, name, sink, filters, timing)  # type: ignore[arg-type]
+            return opened.topic.connect(host, name, sink, filters, timing)
 
         try:
             consumer = connected()

@@ -12,8 +12,8 @@ from pydanube.broker.directory.directory import TopicRecord
 from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.ages import Ages
-from pydanube.broker.topic.best_effort import BestEffortSubscription
+from pydanube.broker.topic.backlog_ages import BacklogAges
+from pydanube.broker.topic.best_effort_subscription import BestEffortSubscription
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.storage.stream.stream import Stream
@@ -169,7 +169,7 @@ def _unreadable(host: SubscriptionHost) -> str | None:
     return held_up.what if held_up is not None and held_up.cause is Why.UNREADABLE else None
 
 
-async def aged(stats: SubscriptionStats, places: Sequence[OpenTopic | None], ages: Ages) -> SubscriptionStats:
+async def aged(stats: SubscriptionStats, places: Sequence[OpenTopic | None], ages: BacklogAges) -> SubscriptionStats:
     """With the age of the oldest message of all partitions."""
     oldest = 0.0
     for topic in [each.topic for each in places if each is not None and isinstance(each.topic, Topic)]:

@@ -14,8 +14,8 @@ from pydanube.broker.serving.salvage import Examined, Found, StateLeft, summed
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE, Delivery, Timing
 from pydanube.broker.topic.dead_letter import ORIGIN, SUBSCRIBER
-from pydanube.broker.topic.topic import EARLIEST, LATEST, Receipt
-from pydanube.broker.work.heavy import is_heavy
+from pydanube.broker.topic.served import EARLIEST, LATEST, Receipt
+from pydanube.broker.work.decoding import takes_long_to_decode
 
 __all__ = [
     "EARLIEST",
@@ -43,7 +43,7 @@ __all__ = [
     "Usage",
     "Verified",
     "Wanted",
-    "is_heavy",
     "summary",
     "summed",
+    "takes_long_to_decode",
 ]

@@ -19,7 +19,8 @@ from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic
 from pydanube.broker.subscription.delivery import Consumer, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.producer_sessions import Session
-from pydanube.broker.topic.topic import Receipt, Topic
+from pydanube.broker.topic.served import Receipt
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause
 from pydanube.topic.cursor import Range
 from pydanube.topic.records import SubscriptionKind

@@ -111,14 +111,14 @@ class Housekeeping:
         for number, opened in enumerate(self._topics.opened()):
             topic = opened.topic
             if not isinstance(topic, Topic):
-                topic.tick()
+                topic.end_unused()
                 continue
             if opened in self._under_way:
                 if everybody:
                     self._again[opened] = None
                 continue
             due = everybody or opened.policies.due_always or topic.lost or (rounds + number) % QUIET_TURNS == 0
-            if topic.stirred() or due:
+            if topic.had_activity() or due:
                 self._waiting[opened] = None
         for _ in range(min(HOUSEKEEPING_TURNS - len(self._takers), len(self._waiting))):
             taker = self._loop.create_task(self._take_turns())

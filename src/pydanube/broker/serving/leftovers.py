@@ -20,7 +20,7 @@ from pydanube.base.limits import TOPICS_OPENING_MAX
 from pydanube.broker.cold.tiering import Tiering
 from pydanube.broker.directory.directory import Directory, TopicRecord, topic_of_stream
 from pydanube.broker.state.log import state_stream
-from pydanube.broker.topic.topic import Surroundings
+from pydanube.broker.topic.dependencies import TopicDependencies
 from pydanube.storage.stream.removal import remove_stream
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ OPENING_SECONDS = 1.0  # for a topic that was being opened when it was deleted
 class Leftovers:
     """Owned by the broker's loop. Never touches a stream whose topic is there."""
 
-    def __init__(self, around: Surroundings, tiering: Tiering | None) -> None:
+    def __init__(self, around: TopicDependencies, tiering: Tiering | None) -> None:
         self._around = around
         self._tiering = tiering
         self._streams: dict[str, None] = {}

@@ -34,8 +34,10 @@ from pydanube.broker.limits.quotas import Usage
 from pydanube.broker.limits.rates import rate_of
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.best_effort import BestEffortSubscription, BestEffortTopic
-from pydanube.broker.topic.topic import Receipt, Topic
+from pydanube.broker.topic.best_effort import BestEffortTopic
+from pydanube.broker.topic.best_effort_subscription import BestEffortSubscription
+from pydanube.broker.topic.served import Receipt
+from pydanube.broker.topic.topic import Topic
 from pydanube.ports.clock import Clock
 from pydanube.stream.retention import RetentionPolicy
 from pydanube.topic.records import SubscriptionKind

@@ -31,7 +31,8 @@ from pydanube.broker.limits.quotas import Usage
 from pydanube.broker.serving.leftovers import cut_off
 from pydanube.broker.serving.open_topic import AnyTopic, OpenTopic, topic_options
 from pydanube.broker.topic.best_effort import BestEffortTopic
-from pydanube.broker.topic.topic import Surroundings, Topic
+from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.together import together
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class OpenTopics:
     """Owned by the broker's loop."""
 
     def __init__(
-        self, directory: Directory, around: Surroundings, room: Room, authorise: Authorise, *, auto_create: bool
+        self, directory: Directory, around: TopicDependencies, room: Room, authorise: Authorise, *, auto_create: bool
     ) -> None:
         self.auto_create = auto_create
         self.interrupted: Interrupted | None = None

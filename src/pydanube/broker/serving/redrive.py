@@ -34,9 +34,10 @@ from pydanube.broker.serving.republish import Refusals, Republisher
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.dead_letter import ORIGIN, REASON, SUBSCRIBER
-from pydanube.broker.topic.topic import EARLIEST, Topic
+from pydanube.broker.topic.served import EARLIEST
+from pydanube.broker.topic.topic import Topic
+from pydanube.broker.work.decoding import run_decoding
 from pydanube.broker.work.errands import Errands
-from pydanube.broker.work.heavy import taken_apart
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ports.clock import Clock
 from pydanube.ports.offload import Offload
@@ -216,7 +217,7 @@ async def _next_letters(
         for batch in await topic.ledger.read(offset):
             for first, last in cursor.pending(max(offset, batch.base_offset), min(batch.last_offset, end - 1)):
                 room = most - len(found), READ_AHEAD_BYTES - size
-                letters, left = await taken_apart(offload, _letters_in, batch, first, last, wanted, *room)
+                letters, left = await run_decoding(offload, _letters_in, batch, first, last, wanted, *room)
                 found += letters
                 done.left += left
                 size += sum(len(letter.payload or b"") for letter in letters)

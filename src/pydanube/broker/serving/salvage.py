@@ -20,8 +20,8 @@ from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.directory.directory import Directory, TopicRecord
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.state.log import state_stream
-from pydanube.broker.topic.topic import Surroundings
-from pydanube.broker.work.jobs import Asked, Jobs
+from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.work.jobs import JobAnswer, Jobs
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.stream import Stream
 from pydanube.stream.record import LedgerRecord, LostRange
@@ -60,7 +60,7 @@ class Examined(NamedTuple):
 class Salvage:
     """Owned by the broker's loop."""
 
-    def __init__(self, topics: OpenTopics, directory: Directory, around: Surroundings) -> None:
+    def __init__(self, topics: OpenTopics, directory: Directory, around: TopicDependencies) -> None:
         self._topics = topics
         self._directory = directory
         self._around = around
@@ -97,7 +97,7 @@ class Salvage:
                     if not looked % TOPICS_A_TURN:
                         await asyncio.sleep(0)
 
-    async def examine(self, principal: Principal, topic: str, *, accept: bool, ticket: int | None) -> Asked:
+    async def examine(self, principal: Principal, topic: str, *, accept: bool, ticket: int | None) -> JobAnswer:
         """What is damaged of a topic or partition and was not accepted yet; with `accept` it is, when this is done."""
         what = ("salvage", topic, accept)
         return await self._jobs.ask(what, lambda: self._examine(principal, topic, accept), ticket, JOB_SECONDS)
@@ -128,12 +128,12 @@ class Salvage:
             examined.found.extend(found)
             examined.left.append(_left(place, topic.state))  # memory has all of it
             if accept:
-                topic.write_state_again()
+                topic.rewrite_state()
         examined.found.extend(await _look(topic.ledger.stream, place, "messages", accept))
         if len(examined.found) > before and accept:
             log.error("%s: the loss of damaged data was accepted (ranges: %d)", place, len(examined.found) - before)
             for host in topic.subscriptions.values():
-                host.go_on()
+                host.retry_reading()
 
     async def _closed(self, name: str, place: TopicName, what: str, accept: bool, examined: Examined) -> None:
         """Of a stream that nobody has open."""

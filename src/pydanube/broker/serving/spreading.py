@@ -25,10 +25,10 @@ from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.topic import EARLIEST
+from pydanube.broker.topic.served import EARLIEST
 from pydanube.broker.work.errands import Errands
+from pydanube.broker.work.named_locks import NamedLocks
 from pydanube.broker.work.together import together
-from pydanube.broker.work.turns import Turns
 from pydanube.topic.records import SubscriptionKind
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Spreading:
         self._pending = pending
         self._errands = errands
         self._store = directory.store
-        self._turns = Turns()  # of topics, by their ids
+        self._turns = NamedLocks()  # of topics, by their ids
 
     def unfinished(self, topic: int) -> bool:
         return self._store.get(f"{PREFIX}{topic}") is not None

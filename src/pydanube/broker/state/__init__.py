@@ -1,1 +1,1 @@
-"""A topic's durable state: the log of its records, and the options that are stored with it."""
+"""The durable state of a topic: the log of its records, and the options of topics and subscriptions."""

@@ -1,4 +1,4 @@
-"""What a topic's state log writes at a time: the records of a moment, or a part of a snapshot."""
+"""What a topic's state log writes at once: the records of a moment, or a part of a snapshot."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pydanube.wire.batch import Batch, build
 
 @dataclass(slots=True)
 class Group:
-    """Records that become durable together, who waits for them, and what is true once they are."""
+    """Records that become durable together, the futures that wait for them, and what is true once they are."""
 
     records: list[Record] = field(default_factory=list)
     acks: dict[int, tuple[int, Cause, list[Range]]] = field(default_factory=dict)  # the newest of each subscription
     waiters: list[Future[None]] = field(default_factory=list)
     moved: dict[int, None] = field(default_factory=dict)  # subscriptions whose cursors they change
-    floors: dict[int, tuple[int, int]] = field(default_factory=dict)  # of those: generation and floor after them
+    floors: dict[int, tuple[int, int]] = field(default_factory=dict)  # generation and floor of these after the records
     deleted: list[int] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
@@ -44,7 +44,7 @@ class Group:
             self.deleted.append(record.subscription)
 
     def merge_acks(self) -> None:
-        """Many acks of a moment are one record, but never across one of another cause or a move.
+        """Combines many acks of a moment into one record, but never across one of another cause or a move.
 
         Whether an ack fits a cursor depends on where the ones before it have brought the floor: a log in another order
         might not replay. Cursors are independent of each other, and within one record the lowest offsets come first.
@@ -67,7 +67,7 @@ class Group:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
-                waiter.exception()  # whoever waits still gets it
+                waiter.exception()  # marks it as retrieved; whoever waits still gets it
 
 
 class Snapshot:
@@ -82,7 +82,7 @@ class Snapshot:
         self._records = state.snapshot(data_offset)
 
     def batches(self) -> Iterator[Batch]:
-        """Encoded one by one, when they are asked for."""
+        """Encodes each batch when it is asked for."""
         payloads: list[bytes] = []
         size, most = 0, self._part_bytes or GROUP_BYTES_TARGET
         for record in self._records:

@@ -1,7 +1,8 @@
 """A topic's state ledger: records are applied at once, written together, and confirmed when they are durable (§2, §11).
 
-It compacts itself into snapshots, written in parts while records go on. When a write fails, nobody is told that it
-worked and nothing more is taken; once the stream goes on, a snapshot of memory makes the log whole again.
+It compacts itself into snapshots, which are written in parts while records continue. When a write fails, no waiting
+caller is told that it worked and no more records are accepted. Once the stream works again, the log is repaired with a
+snapshot of what memory has.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RETRY = Backoff(0.05, 5.0)
 
 
 class StateLog:
-    """Owned by its topic's loop. `load` first."""
+    """Owned by its topic's loop. `load` must be called first."""
 
     def __init__(
         self,
@@ -58,22 +59,22 @@ class StateLog:
         self._filling = Group()
         self._queued = 0  # records since the last flush
         self._writing = 0  # groups on their way
-        self._newest = self._filling  # of those
+        self._newest = self._filling  # of these groups
         self._scheduled = False
         self._broken: DanubeError | None = None
-        self._mending: Task[None] | None = None
+        self._repairing: Task[None] | None = None
         self._compacting: Task[None] | None = None  # writes a snapshot while records go on
-        self._amid = 0  # records written since it began
+        self._amid = 0  # records written since that began
         self._trimming: Task[None] | None = None
         self.bytes = 0  # written since the last snapshot
         self._snapshot_bytes = 0
         self._data_bytes = 0  # of messages since the last snapshot
-        self._wanted = False  # a snapshot, whatever was written since the last one
+        self._wanted = False  # a snapshot was asked for, however little was written since the last one
 
     async def load(self) -> None:
         """Replays everything that is durable; `StateInvalid` says which record does not fit.
 
-        Behind a part that was given up as damaged, what still makes sense.
+        Behind a part that was given up as damaged, only records that still make sense are replayed.
         """
         offset, lost = self._stream.first, self._stream.record.lost
         self._state.patched = bool(lost) and lost[-1].last >= offset
@@ -97,15 +98,15 @@ class StateLog:
             self.compact_soon()
 
     def check(self) -> None:
-        """Raises unless records can be taken: to be asked before a decision is made."""
+        """Raises unless records are accepted; to be called before a decision is made."""
         if self._broken is not None:
-            self._check_whole()
+            self._check_working()
         if self._queued >= STATE_QUEUE_RECORDS_MAX:
             raise TopicBusy(f"{self._queued} state records are waiting")
         if self._amid >= STATE_AMID_SNAPSHOT_RECORDS_MAX:
             raise TopicBusy(f"{self._amid} state records were written while a snapshot is being written")
 
-    def _check_whole(self) -> None:
+    def _check_working(self) -> None:
         if self._broken is None:
             return
         if self._stream.lost or isinstance(self._broken, TopicClosed):
@@ -113,7 +114,7 @@ class StateLog:
         raise TopicRecovering(f"the topic's state could not be written: {self._broken}")
 
     def apply(self, *records: Record) -> Future[None]:
-        """Memory has them when this returns, the disk when the future is done."""
+        """Memory has the records when this returns, the disk when the future is done."""
         self.check()
         group = self._filling
         for record in records:
@@ -127,8 +128,8 @@ class StateLog:
         return waiter
 
     def barrier(self) -> Future[None]:
-        """Done when everything applied so far is durable: for an answer that adds nothing to the log."""
-        self._check_whole()
+        """Done when everything applied so far is durable, for an answer that adds nothing to the log."""
+        self._check_working()
         waiter: Future[None] = self._loop.create_future()
         if self._filling.records or self._filling.acks:
             self._filling.waiters.append(waiter)
@@ -139,13 +140,13 @@ class StateLog:
         return waiter
 
     def note_data(self, size: int) -> None:
-        """Messages were appended; now and then a snapshot keeps short what a restart must read of them."""
+        """Messages were appended. Now and then a snapshot bounds how many of them a restart must read."""
         self._data_bytes += size
         if self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers):
             self._schedule()
 
     def compact_soon(self) -> None:
-        """A snapshot is due: a restart then reads nothing of the messages before it, so they may go."""
+        """Writes a snapshot soon. A restart then reads no messages before it, so that they may be deleted."""
         self._wanted = True
         self._schedule()
 
@@ -181,12 +182,12 @@ class StateLog:
             self._break(error)
 
     def _floors(self, subscriptions: Container[int]) -> dict[int, tuple[int, int]]:
-        """As memory has them: what is written with or before them says the same."""
+        """As memory has them now: the records written with this group, or before it, lead to the same."""
         moved = [known for known in self._state if known.id in subscriptions]
         return {known.id: (known.cursor.generation, known.cursor.floor) for known in moved}
 
     def _write(self, group: Group) -> None:
-        """One batch or several; the last one's confirmation is that of all, for a stream confirms in order."""
+        """One batch or several. The confirmation of the last is that of all, because a stream confirms in order."""
         payloads = [encode(record) for record in group.records]
         last: Future[None] | None = None
         while payloads:
@@ -194,7 +195,7 @@ class StateLog:
             stamped, last = self._stream.append(build(payloads[:part], publish_time=0))
             self.bytes += stamped.size
             self._amid += part if self._compacting is not None else 0
-            del payloads[:part], group.records[:part]  # what is left is tried again if the stream is busy
+            del payloads[:part], group.records[:part]  # if the stream is busy, only the rest is tried again
             if payloads:
                 last.add_done_callback(self._part_written)
         if last is not None:
@@ -203,7 +204,7 @@ class StateLog:
             last.add_done_callback(lambda done: self._written(group, done))
 
     def _part_written(self, done: Future[None]) -> None:
-        """The rest of its group may go to another ledger, so nobody else would see that this part is missing."""
+        """The rest of the group may go to another ledger, so only this part knows if it failed."""
         error = done.exception()
         if error is not None:
             self._break(error if isinstance(error, DanubeError) else DanubeError(str(error)))
@@ -235,7 +236,7 @@ class StateLog:
         return self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers) > 0
 
     def _compact(self) -> None:
-        """All state again, in a new ledger if possible; what is applied meanwhile follows between its parts."""
+        """Begins a snapshot, in a new ledger if possible. Records applied meanwhile are written between its parts."""
         data_offset = self._data_end()
         if not self._state.producers.snapshot_ready(data_offset):
             return
@@ -252,7 +253,7 @@ class StateLog:
     async def _compact_on(self, snapshot: Snapshot, batches: Iterator[Batch], begun: Future[None]) -> None:
         try:
             await self._write_on(snapshot, batches, begun)
-        except Exception as error:  # whatever it is, there must be another snapshot some day
+        except Exception as error:  # whatever it is, there must be another snapshot later
             self._compacting = None
             self._break(error)
         else:
@@ -260,7 +261,7 @@ class StateLog:
             self._schedule()
 
     def _begin(self, snapshot: Snapshot, batches: Iterator[Batch]) -> Future[None]:
-        """Its first part, at once: whatever is applied from now on is written behind it, and counts on top of it."""
+        """Writes the first part at once: records applied from now on are written behind it, and replayed on top."""
         stamped, written = self._stream.append(next(batches))
         snapshot.first = stamped.base_offset
         self.bytes = self._snapshot_bytes = stamped.size
@@ -269,7 +270,7 @@ class StateLog:
         return written
 
     async def _write_on(self, snapshot: Snapshot, batches: Iterator[Batch], written: Future[None]) -> None:
-        """The other parts, each when the one before it is durable; then the snapshot counts, and what is older goes."""
+        """Writes the other parts, each when the one before is durable. Then what is older than the snapshot goes."""
         for batch in batches:
             await written
             written = await self._append_patiently(batch)
@@ -292,34 +293,34 @@ class StateLog:
             return written
 
     async def _trim_quietly(self, before: int) -> None:
-        """The log begins with the snapshot from now on, wherever in its ledger that is."""
+        """From now on the log begins with the snapshot, wherever in its ledger that is."""
         try:
             await self._stream.decide(lambda record: record.truncated(self._stream.epoch, before))
         except DanubeError as error:
             log.warning("%s: could not trim old state yet: %s", self._stream.name, error)
 
-    # -- failing and mending -----------------------------------------------------------------------------------------
+    # -- failing and repairing -----------------------------------------------------------------------------------------
 
     def _break(self, error: Exception) -> None:
-        """Whoever waits is told; nobody adds to it until the log is whole again."""
+        """Fails all that wait. No records are accepted until the log is repaired."""
         if self._broken is not None:
             return
         if not isinstance(error, DanubeError):
-            self._unforeseen(error)
+            self._report(error)
         self._broken = error if isinstance(error, DanubeError) else TopicRecovering(repr(error))
         group, self._filling, self._queued = self._filling, Group(), 0
         group.settle(TopicRecovering(str(error)))
-        if self._compacting is not None:  # without its end it counts for nothing
+        if self._compacting is not None:  # a snapshot without its end is ignored
             self._compacting.cancel()
             self._compacting = None
-        self._mending = self._loop.create_task(self._mend())
+        self._repairing = self._loop.create_task(self._repair())
 
-    def _unforeseen(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         message = f"{self._stream.name}: a snapshot of the state failed"
         self._loop.call_exception_handler({"message": message, "exception": error})
 
-    async def _mend(self) -> None:
-        """Some of what memory has was perhaps not written: a snapshot says all of it again."""
+    async def _repair(self) -> None:
+        """Writes a snapshot, because some of what memory has may not have been written."""
         for pause in RETRY:
             try:
                 await self._stream.ready()
@@ -335,8 +336,8 @@ class StateLog:
                     return
                 log.warning("%s: could not rewrite the state yet: %s", self._stream.name, error)
                 if not isinstance(error, DanubeError):
-                    self._unforeseen(error)
-                await asyncio.sleep(pause)  # longer each time: what an attempt has written stays until one succeeds
+                    self._report(error)
+                await asyncio.sleep(pause)  # growing: what an attempt has written stays on disk until one succeeds
                 continue
             log.info("%s: the state is complete again", self._stream.name)
             self._broken = None
@@ -344,16 +345,16 @@ class StateLog:
             return
 
     async def close(self) -> None:
-        """Writes what waits, then takes no more."""
+        """Writes what waits, and accepts no more records."""
         if self._broken is None:
             await asyncio.gather(self.barrier(), return_exceptions=True)
         self._broken = self._broken or TopicClosed(f"{self._stream.name} is closed")
-        for task in (self._compacting, self._mending, self._trimming):
+        for task in (self._compacting, self._repairing, self._trimming):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
 
 def state_stream(stream: str) -> str:
-    """The name of the stream that holds the state of the topic with this one."""
+    """The name of the stream with the state of the topic whose messages are in `stream`."""
     return f"{stream}#state"

@@ -1,4 +1,4 @@
-"""What can be chosen about a topic and about a subscription, and how a subscription's choices are stored with it."""
+"""The options of topics and subscriptions, and how those of a subscription are stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Section = TypeVar("Section", FailurePolicy, DispatchSettings)
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
-    """Per topic; the clock's defaults are §19–§21's."""
+    """Options of one topic. The defaults are those of §19 to §21."""
 
     durability: Durability = Durability.FSYNC
     copies: Copies = field(default_factory=Copies)
@@ -42,8 +42,8 @@ class TopicOptions:
     backlog: BacklogQuota | None = None
     dispatch_messages_per_second: int | None = None  # to each subscription
     dispatch_bytes_per_second: int | None = None
-    unused_subscription_seconds: int | None = None  # of a topic that keeps nothing; None is its default
-    table: str | None = None  # what its segments are a table of: "delta"
+    unused_subscription_seconds: int | None = None  # of a best-effort topic; None is the default of those
+    table: str | None = None  # the format of the table that its segments form: "delta"
     ledger_bytes: int = 256 * MIB
     ledger_seconds: float = 4 * 3600.0
     ledgers_listed: int = LEDGERS_LISTED_MAX  # in a stream's record, the others in pages
@@ -57,7 +57,7 @@ class TopicOptions:
     def deletable_before(self, state: TopicState) -> int | None:
         """Where the slowest subscription durably stands: none needs anything below. None without subscriptions.
 
-        Where only a subscription that is done lets messages go, those that only hold messages let none go.
+        Without a retention policy only finished subscriptions let messages go. Those that only hold messages do not.
         """
         found = state.deletable_before()
         if found and self.retention is None and all(_HOLDS_ONLY in known.options for known in state):
@@ -67,14 +67,14 @@ class TopicOptions:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """Stored as JSON in the topic's state; a value that is not there has its default."""
+    """Options of one subscription, stored as JSON in the topic's state; a missing value has its default."""
 
     failure: FailurePolicy = field(default_factory=FailurePolicy)
     dispatch: DispatchSettings = field(default_factory=DispatchSettings)
-    idle_seconds: int | None = None  # without a consumer for so long, it is deleted; None is never
-    holds_only: bool = False  # keeps messages until it has them, and lets none go that would stay without it
+    idle_seconds: int | None = None  # it is deleted when it had no consumer for this long; None: never
+    holds_only: bool = False  # keeps messages until it is done with them, but never causes their deletion
     timeout_chosen: bool = field(default=False, compare=False)  # somebody named failure.ack_timeout
-    poison_chosen: bool = field(default=False, compare=False)  # the same of failure.poison
+    poison_chosen: bool = field(default=False, compare=False)  # somebody named failure.poison
 
     def __post_init__(self) -> None:
         own = {"idle_seconds": self.idle_seconds, "holds_only": self.holds_only}
@@ -88,7 +88,8 @@ class SubscriptionOptions:
     def stored(self) -> dict[str, Any]:
         """As `changed` takes them, without the timeout and the poison policy unless somebody chose them.
 
-        Wherever options are written to be made into a subscription later, it is these: others would be taken as chosen.
+        Options from which a subscription is made later must be stored in this form: a value that is there counts as
+        chosen.
         """
         stored = self.to_json()
         if not self.timeout_chosen and self.failure.ack_timeout == ACK_TIMEOUT_DEFAULT:
@@ -102,7 +103,7 @@ class SubscriptionOptions:
         return self.poison_chosen or self.failure.poison is not PoisonPolicy.BLOCK
 
     def to_json(self) -> dict[str, Any]:
-        """All that hold, for people and programs to see."""
+        """All that apply, for people and programs to see."""
         held = {name: value for name, value in asdict(self).items() if name in OPTIONS and value not in (None, False)}
         plain: dict[str, Any] = json.loads(json.dumps(held, default=_plain))
         for name in DURATIONS:
@@ -110,7 +111,7 @@ class SubscriptionOptions:
         return plain
 
     def changed(self, found: Mapping[str, Any]) -> SubscriptionOptions:
-        """With these values instead of its own; what is not named stays."""
+        """These options with other values; what is not named stays."""
         unknown = next((name for name in found if name not in OPTIONS), None)
         if unknown is not None:
             sections = [name for name in ("failure", "dispatch") if hasattr(getattr(self, name), unknown)]
@@ -118,7 +119,7 @@ class SubscriptionOptions:
             raise SubscriptionOptionInvalid(f"subscription options have no {unknown[:100]!r}; {meant}")
         failure = found.get("failure", {})
         if isinstance(failure, Mapping) and failure.get("poison", "dead_letter") != "dead_letter":
-            failure = {"dead_letter_topic": None, **failure}  # nobody would use it
+            failure = {"dead_letter_topic": None, **failure}  # no dead letters will go there
         changed = _changed(self.failure, "failure", failure)
         return SubscriptionOptions(
             changed,
@@ -154,9 +155,9 @@ class SubscriptionOptions:
 
 
 def dead_letter_topic(topic: TopicName, subscription: str) -> str:
-    """Where poison goes that nobody chose a place for. It is made when the first message goes there."""
+    """Where dead letters go if no topic was chosen for them. It is created for the first one."""
     whole = f"{topic.whole}-{_NOT_OF_NAMES.sub('_', subscription)}"
-    if len(whole) + len(DEAD_LETTERS) > TOPIC_NAME_CHARACTERS_MAX:  # cut only, two subscriptions could share one
+    if len(whole) + len(DEAD_LETTERS) > TOPIC_NAME_CHARACTERS_MAX:  # if only cut, two subscriptions could share one
         digest = blake2b(whole.encode(), digest_size=8).hexdigest()
         whole = f"{whole[: TOPIC_NAME_CHARACTERS_MAX - len(DEAD_LETTERS) - len(digest) - 1]}-{digest}"
     return whole + DEAD_LETTERS
@@ -168,7 +169,7 @@ def _plain(value: object) -> object:
 
 
 def _changed(options: Section, section: str, found: object) -> Section:
-    """With these values; a complaint names what there is."""
+    """The section with these values. An error names the options that it has."""
     if not isinstance(found, Mapping):
         raise SubscriptionOptionInvalid(f"{section} must be an object with options by name, got {shown(found)}")
     known = [each.name for each in fields(options)]
@@ -188,7 +189,7 @@ def _changed(options: Section, section: str, found: object) -> Section:
 
 
 def in_seconds(microseconds: int | None) -> float | None:
-    """As options say it; whole seconds are whole numbers."""
+    """As options state durations; whole seconds are whole numbers."""
     if microseconds is None or microseconds % SECOND:
         return None if microseconds is None else microseconds / SECOND
     return microseconds // SECOND

@@ -1,1 +1,1 @@
-"""One subscription at work: what it reads ahead, who gets what, and what its consumers say of it."""
+"""One subscription of a reliable topic at work: what it reads, hands out, and is told by its consumers."""

@@ -35,7 +35,7 @@ class DamageNotices:
         notified, self._notified = self._notified, {}
         for consumer in list(self._consumers.values()) if notified else ():
             if consumer.id in notified:
-                consumer.sink.hindered(None)
+                consumer.sink.unreadable(None)
 
     def send(self, error: DanubeError) -> None:
         """Notifies whoever waits, unless that was done a moment ago."""
@@ -48,7 +48,7 @@ class DamageNotices:
             notified = before.get(consumer.id)
             if (notified is None or now - notified >= REPEATED) and self._waits(consumer.id):
                 self._notified[consumer.id] = now
-                consumer.sink.hindered(error)
+                consumer.sink.unreadable(error)
 
 
 def in_words(error: Exception) -> str:

@@ -43,7 +43,7 @@ class ConsumerSink(Protocol):
         """These were delivered and no longer belong to this consumer: its program must not take them any more."""
         ...
 
-    def hindered(self, error: DanubeError | None) -> None:
+    def unreadable(self, error: DanubeError | None) -> None:
         """What comes next cannot be read, and waiting does not help; None once reading goes on."""
         ...
 

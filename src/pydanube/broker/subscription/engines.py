@@ -1,4 +1,4 @@
-"""Which engine serves which type of subscription."""
+"""The engine for each type of subscription."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""One subscription at work: reads what its cursor has not done, feeds the engine, and hands out what that decides.
+"""One subscription on its broker: its consumers, what they acknowledge, where its cursor is moved, and its end.
 
 Owned by its topic's loop. It never delivers what is not confirmed, and never changes its cursor but through the log.
-It is made of a reading window, a sender, an ack queue, an explainer, and a lifetime with the one state that they share.
+It is made of parts, and a module says of each what it owns: the dispatcher does the work, a turn at a time, with the
+reading window, the sender and the ack queue; the explainer says why nothing is delivered; all share one lifetime.
 """
 
 from __future__ import annotations
@@ -14,24 +15,23 @@ from typing import Any
 from pydanube.base.counting import Traffic
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import EXAMINED_AT_ONCE
 from pydanube.broker.state.log import StateLog
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.ack_queue import AckQueue
 from pydanube.broker.subscription.damage_notices import DamageNotices
 from pydanube.broker.subscription.delivery import Consumer
 from pydanube.broker.subscription.discards import Discards
+from pydanube.broker.subscription.dispatcher import Dispatcher
 from pydanube.broker.subscription.explainer import Explainer
+from pydanube.broker.subscription.figures import SubscriptionFigures, figures_of
 from pydanube.broker.subscription.lifetime import CLOSED, SEEKING, Lifetime
 from pydanube.broker.subscription.poison import DeadLetter, PoisonHandler
 from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
 from pydanube.broker.subscription.read_failures import RETRY_SECONDS, ReadFailures
 from pydanube.broker.subscription.reading_window import ReadingWindow
-from pydanube.broker.subscription.runs import runs_of
 from pydanube.broker.subscription.sender import Sender
 from pydanube.broker.work.rare_warnings import RareWarnings
 from pydanube.dispatch.engine import Engine
-from pydanube.dispatch.events import Deliver, Poisoned, Skipped
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.ports.clock import Clock
 from pydanube.storage.stream.managed import ManagedLedger
@@ -40,12 +40,13 @@ from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.topic.state import Subscription
 
 ORDERED = (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
-CLOCK_TOLERANCE = 100_000  # microseconds by which delivery times may be off
-BATCHES_AT_ONCE = 32  # in one turn of the loop
+DROPS = (Cause.POISON, Cause.EXPIRED, Cause.DROPPED, Cause.SKIPPED)  # causes by which messages are given up
 
 
 class SubscriptionHost:
-    """Drives one engine. `_turn` does all work; everything else only sees to it that there is a turn."""
+    """A subscription of a reliable topic."""
+
+    reliable = True
 
     def __init__(
         self,
@@ -58,31 +59,31 @@ class SubscriptionHost:
         budget: ReadAheadBudget,
     ) -> None:
         self.known = known
+        self.name, self.kind, self.id = known.name, known.kind, known.id
         self.engine = engine
         self.consumers: dict[ConsumerId, Consumer] = {}
-        self.expiry_from = 0  # where the next look for expired messages goes on
-        self.oldest: tuple[int, int] | None = None  # where the cursor stood at a look, and the append time there
+        self.expiry_from = 0  # where the next search for expired messages begins
+        self.oldest: tuple[int, int] | None = None  # a floor of the cursor, and the append time of the message there
         self._ledger = ledger
         self._log = state
-        self._clock = clock
-        lifetime = self._lifetime = Lifetime(known.name, clock, self._turn)
-        self.left = lifetime.now  # when a consumer was here last, or the subscription began to be served
-        self._clock_ahead = clock.wall() - lifetime.now  # of the monotonic clock, as far as the engine knows
         self._pausing: dict[ConsumerId, bool] = {}  # those of its consumers that paused it
+        lifetime = self._lifetime = Lifetime(known.name, clock)
+        self.last_used = lifetime.now  # when a consumer was here last, or the subscription began to be served
         self._acks = AckQueue(engine, ordered=known.kind in ORDERED)
         warnings = RareWarnings(known.name, clock)
-        self._discards = Discards(self.ack, lifetime, warnings)
+        discards = Discards(self.ack, lifetime, warnings)
         failures = ReadFailures(known, DamageNotices(self.consumers, self.is_active, lifetime))
-        window = ReadingWindow(known, ledger, budget, failures, self._discards.record, lifetime)
-        sender = Sender(known, engine, window, self.consumers, lifetime, self._undeliverable)
-        self._window, self._sender = window, sender
-        self._poison = PoisonHandler(
-            known, engine, state, window, self._discards, dead_letter, self.ack, lifetime, warnings
-        )
+        window = self._window = ReadingWindow(known, ledger, budget, failures, discards.record, lifetime)
+        sender = self._sender = Sender(known, engine, window, self.consumers, lifetime, self._undeliverable)
+        poison = PoisonHandler(known, engine, state, window, discards, dead_letter, self.ack, lifetime, warnings)
+        self._dispatcher = Dispatcher(known, engine, window, sender, self._acks, discards, poison, lifetime, clock)
+        lifetime.on_turn = self._dispatcher.turn
         explainer = Explainer(known, engine, ledger, window, sender, self.consumers, lifetime)
         self.explain = explainer.explain  # not wrapped: the gRPC face asks it for every ack
         self.explain_consumer = explainer.explain_consumer
         self.explain_reading = explainer.explain_reading
+
+    # -- what is known -------------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> int:
@@ -90,32 +91,62 @@ class SubscriptionHost:
         return self._lifetime.now
 
     @property
-    def given(self) -> Traffic:
-        """What was handed to consumers, redeliveries included."""
+    def generation(self) -> int:
+        return self.known.cursor.generation
+
+    @property
+    def floor(self) -> int:
+        return self.known.cursor.floor
+
+    @property
+    def options(self) -> SubscriptionOptions:
+        return SubscriptionOptions.decode(self.known.options)
+
+    @property
+    def ack_timeout(self) -> int | None:
+        return self.engine.policy.ack_timeout
+
+    @property
+    def backlog(self) -> int:
+        cursor = self.known.cursor
+        return max(0, self._ledger.confirmed_end - cursor.floor - cursor.above.count)
+
+    @property
+    def outbound(self) -> Traffic:
         return self._sender.sent
 
     @property
     def redelivered(self) -> int:
-        """How many of these messages had failed before."""
         return self._sender.redelivered
 
     @property
+    def drops(self) -> dict[str, int]:
+        return {cause.name.lower(): self.known.counts[cause] for cause in DROPS}
+
+    @property
     def unsettled(self) -> bool:
-        """Whether acks or nacks wait for later turns of the loop. While a seek is pending, none of them matters."""
-        return self._acks.waiting and self._lifetime.state is not SEEKING
+        return self._acks.waiting and self._lifetime.state is not SEEKING  # none of them matters after a seek
+
+    def describe(self) -> SubscriptionFigures:
+        held_up = self.explain_reading()
+        unreadable = held_up.what if held_up is not None and held_up.cause is Why.UNREADABLE else None
+        return figures_of(self.known, self.engine, self._ledger.confirmed_end, self.now, unreadable)
+
+    def as_reliable(self) -> SubscriptionHost:
+        return self
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
     def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None:
         self._check_open()
-        timed = consumer.is_timed(SubscriptionOptions.decode(self.known.options))
+        timed = consumer.is_timed(self.options)
         self.engine.join(consumer.id, self._lifetime.now, filters=filters, timed=timed)
         self.consumers[consumer.id] = consumer
         self._lifetime.wake()
 
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
         if self.consumers.pop(consumer, None) is not None:
-            self.left = self._lifetime.now
+            self.last_used = self._lifetime.now
             self._acks.finish()
             self._sender.outbox.leave(consumer)
             if self._pausing.pop(consumer, False) and not self._pausing:
@@ -127,7 +158,6 @@ class SubscriptionHost:
             self._lifetime.wake()
 
     def is_active(self, consumer: ConsumerId) -> bool:
-        """Whether the consumer would be given messages; if not, it only waits to take over."""
         return self.engine.explain_consumer(consumer, self._lifetime.now).cause is not Why.STANDBY
 
     def grant(self, consumer: ConsumerId, permits: int) -> None:
@@ -137,8 +167,13 @@ class SubscriptionHost:
         self._lifetime.wake()
 
     def withdraw(self, consumer: ConsumerId) -> int:
-        """Its connection takes no more for now. Returns the permits that it had left."""
         return self.engine.withdraw(consumer)
+
+    def held(self, consumer: ConsumerId) -> list[Range]:
+        return self.engine.held(consumer)
+
+    def give_back(self, consumer: ConsumerId, first: int, last: int) -> None:
+        self.engine.undelivered(consumer, first, last, self._lifetime.now)
 
     def pause(self, consumer: ConsumerId) -> None:
         """Until somebody resumes, or until this consumer and all others that paused have left."""
@@ -278,65 +313,19 @@ class SubscriptionHost:
         """There may be something to do: it takes a turn soon."""
         self._lifetime.wake()
 
-    def more(self) -> None:
-        """There are new messages. Thousands of subscriptions may have no consumer for them, and need no turn."""
+    def messages_arrived(self) -> None:
+        """More messages may be seen. Thousands of subscriptions may have no consumer for them, and need no turn."""
         if self.consumers:
             self._lifetime.wake()
 
-    def go_on(self) -> None:
-        """What could not be read was given up."""
+    def retry_reading(self) -> None:
+        """What could not be read was given up as lost, so that reading can continue."""
         self._window.failures.clear()
         self._lifetime.wake()
 
     def tick(self) -> None:
-        """The engine's time is monotonic, and delivery times are of the wall clock, which may have been set since."""
-        ahead = self._clock.wall() - self._lifetime.now
-        if abs(ahead - self._clock_ahead) > CLOCK_TOLERANCE:
-            self.engine.shift_delays(self._clock_ahead - ahead)
-            self._clock_ahead = ahead
-            self._lifetime.wake()
-
-    def _turn(self) -> None:
-        """Hands out what is decided and feeds what is wanted, until the engine is full or there is nothing to read."""
-        engine, window, sender, acks, now = self.engine, self._window, self._sender, self._acks, self._lifetime.now
-        sender.begin_turn()
-        acks.turn(now)
-        if acks.holds_back:
-            self._lifetime.wake()
-            return
-        if not sender.rests(now):
-            self._decide(now)
-        room = EXAMINED_AT_ONCE
-        for _ in range(BATCHES_AT_ONCE):
-            if not room or sender.rests(now) or sender.outbox or not engine.wants():
-                break
-            portion = window.take(room, engine.key_bytes_at_once, sender.throttle, now)
-            if portion is None:
-                break
-            batch, first, last, inspected = portion
-            room -= inspected
-            for run in runs_of(batch, self.known, first, last, self._clock_ahead):
-                engine.offer(run, now)
-            self._decide(now)
-        else:
-            self._lifetime.wake()  # let the loop do other work in between
-        if acks.waiting or not room or (engine.unfinished and not sender.outbox and not sender.rests(now)):
-            self._lifetime.wake()
-        self._lifetime.wake_at(sender.due(engine.due()))
-
-    def _decide(self, now: int) -> None:
-        """Asks the engine, and does what it says. What it took back and nobody was handed yet is not handed out."""
-        effects, sender = self.engine.poll(now), self._sender
-        sender.drop_recalled()
-        for effect in effects:
-            if type(effect) is Deliver:
-                sender.deliver(effect)
-            elif isinstance(effect, Poisoned):
-                self._lifetime.start(self._poison.give_up(effect, self.known.cursor.generation))
-            elif isinstance(effect, Skipped):
-                self._discards.record(self.known.cursor.generation, (effect.first, effect.last), Cause.FILTERED)
-        if sender.outbox:
-            sender.fetch()
+        """To be called every second or so."""
+        self._dispatcher.follow_clock()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -26,15 +26,15 @@ OPEN, SEEKING, CLOSED = State.OPEN, State.SEEKING, State.CLOSED  # an enum membe
 
 
 class Lifetime:
-    """`turn` is called whenever there may be something to do, and only while the subscription is open."""
+    """`on_turn` is called whenever there may be something to do, and only while the subscription is open."""
 
-    __slots__ = ("_clock", "_due", "_loop", "_name", "_scheduled", "_seeks", "_tasks", "_timer", "_turn", "state")
+    __slots__ = ("_clock", "_due", "_loop", "_name", "_scheduled", "_seeks", "_tasks", "_timer", "on_turn", "state")
 
-    def __init__(self, name: str, clock: Clock, turn: Callable[[], None]) -> None:
+    def __init__(self, name: str, clock: Clock) -> None:
         self.state: State = OPEN
+        self.on_turn: Callable[[], None]  # set once, before the first turn
         self._name = name
         self._clock = clock
-        self._turn = turn
         self._loop = asyncio.get_running_loop()
         self._scheduled = False  # a turn is
         self._seeks = 0  # that are not durable yet
@@ -58,7 +58,7 @@ class Lifetime:
     def _take_turn(self) -> None:
         self._scheduled = False
         if self.state is OPEN:
-            self._turn()
+            self.on_turn()
 
     def wake_at(self, due: int | None) -> None:
         """There is a turn at that time at the latest; None if nothing is due by itself."""

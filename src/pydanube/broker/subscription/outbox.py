@@ -1,6 +1,6 @@
-"""Deliveries that are decided and not handed out yet, in order: they wait for a read, or for the next turn of the loop.
+"""Deliveries of a subscription that were decided and not handed out yet, in order.
 
-They belong to one subscription; nothing here knows an engine or a consumer.
+They wait for a read, or for the next turn of the loop. Nothing here knows an engine or a consumer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Recalled = Sequence[tuple[ConsumerId, int, int]]  # consumer, first, last
 
 
 class Outbox:
-    """Never more than the engine has in flight."""
+    """It never holds more than the engine has in flight."""
 
     __slots__ = ("_waiting", "since")
 
@@ -43,18 +43,18 @@ class Outbox:
         self._waiting.append(deliver)
 
     def waited_long(self, timeout: int | None, now: int) -> bool:
-        """So long that what is handed out now might be taken back before its consumer had time for it."""
+        """Whether what is handed out now might be taken back before its consumer had time for it."""
         return timeout is not None and now - self.since > timeout // 4
 
     def take(self) -> Deliver:
         return self._waiting.popleft()
 
     def put_back(self, rest: Deliver) -> None:
-        """What is left of the one that was taken."""
+        """The rest of the delivery that was taken."""
         self._waiting.appendleft(rest)
 
     def skip(self, behind: int) -> int:
-        """Takes out what of the first one lies below `behind`; how many messages that were."""
+        """Removes what lies below `behind` of the first delivery. Returns how many messages that were."""
         deliver = self._waiting.popleft()
         if behind <= deliver.last:
             self.put_back(deliver._replace(first=behind))
@@ -65,11 +65,11 @@ class Outbox:
         return waiting
 
     def leave(self, consumer: ConsumerId) -> None:
-        """No consumer is left to receive them."""
+        """Removes the deliveries to a consumer that has left."""
         self._waiting = deque(deliver for deliver in self._waiting if deliver.consumer != consumer)
 
     def drop(self, recalled: Recalled) -> dict[ConsumerId, int]:
-        """Takes out what was recalled, in one pass however much it is; how many messages of whom that were."""
+        """Removes what was recalled, in one pass. Returns how many messages of which consumer that were."""
         dropped: dict[ConsumerId, int] = {}
         if not recalled or not self._waiting:
             return dropped

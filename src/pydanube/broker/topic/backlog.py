@@ -1,7 +1,7 @@
 """Holds one topic's subscriptions to its backlog quota: refuses what is published, or moves the slowest cursors on.
 
-Owned by its topic. Looking is for housekeeping and for the moment when the room that was found last is used up; a
-publish otherwise costs a subtraction.
+Owned by its topic. It measures the backlog at housekeeping, and when the room that it found then is used up; otherwise
+a publish costs one subtraction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydanube.storage.stream.stream import Stream
 from pydanube.topic.records import Cause
 
 log = logging.getLogger(__name__)
-DROP_PART = 16  # one part in so many is dropped beyond what must go, so that not every publish drops some
+DROP_PART = 16  # of the quota, 1/16 is dropped beyond what must go, so that not every publish drops some
 
 
 class Backlog:
@@ -35,15 +35,15 @@ class Backlog:
         self._topic = topic
         self._ledger = ledger
         self._subscriptions = subscriptions
-        self._room = 0  # bytes that may be published before somebody must look again
+        self._room = 0  # bytes that may be published before the backlog is measured again
         self._dropped: dict[str, int] = {}  # messages since the last tick, by subscription
-        self._old: int | None = None  # the slowest cursor stands here, at a message that is too old
+        self._old: int | None = None  # where the slowest cursor stands, if that message is too old
 
     def change(self, quota: BacklogQuota | None) -> None:
         self.quota, self._room, self._old = quota, 0, None
 
     def admit(self, bytes: int) -> None:
-        """Makes room for a publish, or refuses it. What has room may overshoot by its own bytes."""
+        """Makes room for a publish, or refuses it. A publish may exceed the room by its own bytes."""
         quota = self.quota
         if quota is None:
             return
@@ -54,7 +54,7 @@ class Backlog:
         if quota.bytes is None:
             return
         if self._room <= 0:
-            self._look(quota.bytes)
+            self._measure(quota.bytes)
             if self._room <= 0:
                 self._make_room(quota, quota.bytes)
         self._room -= bytes
@@ -62,7 +62,7 @@ class Backlog:
     def _slowest(self) -> int | None:
         return min((host.known.cursor.floor for host in self._subscriptions.values()), default=None)
 
-    def _look(self, bytes_max: int) -> None:
+    def _measure(self, bytes_max: int) -> None:
         slowest = self._slowest()
         self._room = bytes_max
         if slowest is not None:
@@ -75,10 +75,10 @@ class Backlog:
             )
         keep = bytes_max - max(1, bytes_max // DROP_PART)
         self._drop_below(offset_leaving(extents_of(self._ledger.stream, self._slowest() or 0), keep))
-        self._look(bytes_max)
+        self._measure(bytes_max)
 
     def _drop_below(self, offset: int) -> None:
-        """Subscriptions that stand lower go on here: a record of each, with its cause, and a counter."""
+        """Subscriptions that stand lower continue here. Each records what it drops, and why, and counts it."""
         offset = min(offset, self._ledger.confirmed_end)
         for name, host in self._subscriptions.items():
             before = host.known.counts[Cause.DROPPED]
@@ -96,8 +96,8 @@ class Backlog:
             if dropped:
                 self._dropped[name] = self._dropped.get(name, 0) + dropped
 
-    def _tell_dropped(self) -> None:
-        """Once a second at most: a topic at its quota drops with many a publish."""
+    def _log_dropped(self) -> None:
+        """At most once a second: a topic at its quota drops messages with many of its publishes."""
         for name, dropped in self._dropped.items():
             log.warning(
                 "%s: subscription %s was too far behind; dropped %d of its messages", self._topic, name, dropped
@@ -106,14 +106,14 @@ class Backlog:
 
     async def tick(self, wall: int, *, clock_trusted: bool) -> None:
         await self._hold_to_quota(wall, clock_trusted)
-        self._tell_dropped()
+        self._log_dropped()
 
     async def _hold_to_quota(self, wall: int, clock_trusted: bool) -> None:
         quota = self.quota
         if quota is None:
             return
         if quota.bytes is not None:
-            self._look(quota.bytes)
+            self._measure(quota.bytes)
             if self._room <= 0 and quota.drop_oldest:
                 self._make_room(quota, quota.bytes)
         self._old = None
@@ -134,7 +134,7 @@ class Backlog:
 
 
 def extents_of(stream: Stream, start: int) -> list[Extent]:
-    """Of what is sealed and reaches to `start` or beyond, and of what is not yet as if it were one ledger."""
+    """The sealed ledgers that reach to `start` or beyond, and all that is not sealed yet as if it were one more."""
     record = stream.record
     found = [Extent(ledger.first, ledger.last, ledger.bytes) for ledger in record.sealed_parts(start)]
     first = found[-1].last + 1 if found else max(record.end + 1, record.first)

@@ -1,4 +1,4 @@
-"""A message that was given up, as it goes to the dead-letter topic: itself, and where it comes from as attributes."""
+"""Dead letters: a message that failed too often, with attributes that say where it comes from and why it failed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydanube.wire.batch import Batch, Message, build
 ORIGIN = "x-original-topic"
 SUBSCRIBER = "x-original-subscription"
 REASON = "x-failure-reason"
-ADDED = (  # attributes; what is published again goes without them
+ADDED = (  # attributes, which are removed when the message is published again
     ORIGIN,
     SUBSCRIBER,
     "x-original-topic-offset",
@@ -21,7 +21,7 @@ ADDED = (  # attributes; what is published again goes without them
 
 
 def dead_letter_of(batch: Batch, poisoned: Poisoned, topic: str, subscription: str) -> Batch:
-    """Of one message of the batch. Payload, key, event time and schema are kept; the attributes are added to."""
+    """For one message of the batch. Payload, key, event time and schema are kept; attributes are added."""
     [original] = batch.slice(poisoned.offset - batch.base_offset, 1).messages()
     origin = {
         ORIGIN: topic,
@@ -36,7 +36,7 @@ def dead_letter_of(batch: Batch, poisoned: Poisoned, topic: str, subscription: s
     attributes = {**(original.attributes or {}), **origin}
     try:
         return _letter(original, attributes)
-    except BatchTooLarge:  # it was as large as a batch can be: it goes with less, or for itself
+    except BatchTooLarge:  # it is as large as a batch can be: the letter has fewer attributes, or none
         try:
             return _letter(original, origin)
         except BatchTooLarge:

@@ -1,6 +1,6 @@
-"""Which producers of a topic are connected here. Those without a name of their own go when they leave for good.
+"""Which producers of a topic are connected here, and which temporary ones need not be remembered any longer.
 
-It decides nothing about names that applications gave: these are remembered until there is no room.
+It decides nothing about producers that applications named: these are remembered until there is no room.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pydanube.topic.dedup import ProducerTable
 
 
 class Session(NamedTuple):
-    """A producer's hold on its name; a newer one fences it."""
+    """A producer's claim to its name; a newer session fences it."""
 
     producer: int
     epoch: int
-    next_sequence: int  # expected next; 0 if nothing was published under the name
+    next_sequence: int  # the one expected next; 0 if nothing was published under the name
 
 
 class Sessions:
     """Of one topic. Time is handed in, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[int, int]] = {}  # of each producer that is connected: its epoch, and how often
-        self._away: dict[int, float] = {}  # temporary ones that are not, and since when that is known
-        self._left: dict[int, int] = {}  # that need not be remembered any more, and their epochs
+        self._held: dict[int, tuple[int, int]] = {}  # its epoch and number of connections, by producer
+        self._away: dict[int, float] = {}  # temporary producers that are not connected, and since when that is known
+        self._left: dict[int, int] = {}  # producers that will not come back, and their epochs
 
     def __contains__(self, producer: object) -> bool:
         return producer in self._held
@@ -37,8 +37,8 @@ class Sessions:
         self._away.pop(session.producer, None)
 
     def let_go(self, session: Session) -> None:
-        """Its connection is lost: it may come back. It may have come back already, under the same epoch: one that lost
-        the answer to a renewal asks again over another connection.
+        """Its connection is lost, and it may come back. It may even be back already under the same epoch: a producer
+        that lost the answer to a renewal asks again over another connection.
         """
         epoch, times = self._held.get(session.producer, (0, 0))
         if epoch == session.epoch and times > 1:
@@ -47,12 +47,12 @@ class Sessions:
             del self._held[session.producer]
 
     def release(self, session: Session) -> None:
-        """It will not come back, nor would it matter if it did."""
+        """It will not come back, and it would not matter if it did."""
         self.let_go(session)
         self._left[session.producer] = session.epoch
 
     def take_gone(self, producers: ProducerTable, now: float) -> Iterator[int]:
-        """Those that need not be remembered any more, each once; to be asked now and then."""
+        """Producers that need not be remembered any longer, each once; to be called now and then."""
         left, self._left = self._left, {}
         for producer, epoch in left.items():
             if producer not in self._held and producers.has(producer, epoch):

@@ -1,1 +1,1 @@
-"""How a broker works in the background: errands that outlive a request, jobs with tickets, turns, retried troubles."""
+"""Helpers for work of a broker: errands that outlive a request, jobs with tickets, locks by name, failures and logs."""

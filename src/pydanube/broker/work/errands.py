@@ -1,4 +1,4 @@
-"""Work that goes on whether or not who asked for it waits: no change stays half made because a client hung up."""
+"""Work that is finished even if the client that asked for it is gone: no change stays half made."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Result = TypeVar("Result")
 
 
 class Errands:
-    """Owned by one loop. Nobody waits in here: whoever needs a turn has it before, and may give up until then."""
+    """Owned by one loop. A caller that needs a lock takes it before, and may still give up while it waits for it."""
 
     def __init__(self) -> None:
-        self._tasks: dict[Task[Any], bool] = {}  # with whether somebody waits for it
+        self._tasks: dict[Task[Any], bool] = {}  # and whether its caller still waits for it
 
     async def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Raises what it does. If the caller is cancelled, it is not."""
+        """Returns or raises what the work does. If the caller is cancelled, the work is not."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = True
         task.add_done_callback(self._ended)
@@ -35,15 +35,15 @@ class Errands:
                 _report(task)
             raise
 
-    async def run_holding(self, turn: AsyncExitStack, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """The same, with a turn that the caller has: it ends with the work, even if the caller is gone by then."""
-        return await self.run(_holding(turn.pop_all(), work))
+    async def run_holding(self, locks: AsyncExitStack, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """The same, with locks of the caller: they are released when the work ends, even if the caller is gone."""
+        return await self.run(_holding(locks.pop_all(), work))
 
     def _ended(self, task: Task[Any]) -> None:
         if not self._tasks.pop(task):
             _report(task)
         elif not task.cancelled():
-            task.exception()  # whoever waits has it
+            task.exception()  # marks it as retrieved; the caller has it
 
     async def close(self) -> None:
         tasks = list(self._tasks)
@@ -52,13 +52,13 @@ class Errands:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _holding(turn: AsyncExitStack, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    async with turn:
+async def _holding(locks: AsyncExitStack, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    async with locks:
         return await work()
 
 
 def _report(task: Task[Any]) -> None:
-    """Whoever asked has gone: if it failed, the log is the only place that says so."""
+    """The caller is gone: if the work failed, only the log can say so."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, DanubeError):
         log.warning("a request whose client did not wait for the answer failed: %s: %s", error.code, error)

@@ -1,6 +1,6 @@
-"""Work that may outlast a request: who asks waits a while, gets a ticket if it goes on, and asks again with that.
+"""Work that may outlast a request: the caller waits a while, gets a ticket if it takes longer, and asks again with it.
 
-What a job came to is kept for whoever has its ticket. Only so many are there at a time; the oldest that ended go first.
+The result of a job is kept for the holder of its ticket. The number of jobs is bounded; the oldest that ended go first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pydanube.base.errors import TierBusy
 JOBS_MAX = 64
 
 
-class Asked(NamedTuple):
-    """`result` is None while it goes on."""
+class JobAnswer(NamedTuple):
+    """`result` is None while the job is running."""
 
     ticket: int
     result: Any
@@ -36,16 +36,16 @@ class Jobs:
 
     async def ask(
         self, what: tuple[Any, ...], begin: Callable[[], Coroutine[Any, Any, Any]], ticket: int | None, seconds: float
-    ) -> Asked:
-        """Waits so long for the job of that ticket. Without one, or if it is of something else, a job begins."""
+    ) -> JobAnswer:
+        """Waits for the job of that ticket. Without one, or if it belongs to other work, a job begins."""
         job = None if ticket is None else self._jobs.get(ticket)
         if ticket is None or job is None or job.what != what:
             ticket, job = self._begin(what, begin)
         await asyncio.wait([job.task], timeout=seconds)
         if not job.task.done():
-            return Asked(ticket, None)
+            return JobAnswer(ticket, None)
         self._jobs.pop(ticket, None)
-        return Asked(ticket, job.task.result())
+        return JobAnswer(ticket, job.task.result())
 
     def _begin(self, what: tuple[Any, ...], begin: Callable[[], Coroutine[Any, Any, Any]]) -> tuple[int, _Job]:
         if len(self._jobs) >= JOBS_MAX:
@@ -55,7 +55,7 @@ class Jobs:
             del self._jobs[ended]
         self._tickets += 1
         task = asyncio.get_running_loop().create_task(begin())
-        task.add_done_callback(_look_at)
+        task.add_done_callback(_retrieve)
         job = self._jobs[self._tickets] = _Job(what, task)
         return self._tickets, job
 
@@ -66,7 +66,7 @@ class Jobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _look_at(task: Task[Any]) -> None:
-    """Whoever has the ticket hears of a failure; nobody need have it any more."""
+def _retrieve(task: Task[Any]) -> None:
+    """The holder of the ticket hears of a failure, but there may no longer be one: asyncio must not report it."""
     if not task.cancelled():
         task.exception()

@@ -24,7 +24,8 @@ from pydanube.base.errors import (
 from pydanube.base.limits import SECOND
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
-from pydanube.broker.topic.topic import Surroundings, Topic
+from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.ports.storage import StorageNodes
 from pydanube.sim.machine.clock import EPOCH_SECONDS, SimClock
@@ -152,7 +153,7 @@ class TopicBroker:
 
     async def _own(self, name: str) -> None:
         memory = self.world.topics[name]
-        surroundings = Surroundings(
+        dependencies = TopicDependencies(
             self.world.catalog,
             self.nodes,
             self.clock,
@@ -164,7 +165,7 @@ class TopicBroker:
             self._read_ahead,
         )
         try:
-            topic = await Topic.open(name, surroundings, memory.options)
+            topic = await Topic.open(name, dependencies, memory.options)
         except DanubeError as error:
             self.world.loop.trace("open.failed", self._name, name, error.code)
             return

@@ -76,7 +76,7 @@ class ConsumerClient:
         parts = [each._replace(first=first, last=last) for each in stale for first, last in _left(each, gone)]
         self._queue = deque(sorted([*whole, *parts], key=lambda each: each.first))
 
-    def hindered(self, error: DanubeError | None) -> None:
+    def unreadable(self, error: DanubeError | None) -> None:
         """Ignored: a damaged object is restored in the end."""
 
     def closed(self, error: DanubeError) -> None:

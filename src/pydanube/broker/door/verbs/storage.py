@@ -14,7 +14,7 @@ from pydanube.broker.door.stats import usage_of
 from pydanube.broker.door.verbs.base import Verbs
 from pydanube.broker.door.verbs.topics import records_of
 from pydanube.broker.topic.topic import Topic
-from pydanube.broker.work.jobs import Asked
+from pydanube.broker.work.jobs import JobAnswer
 from pydanube.stream.segments import Segment
 
 USAGES_A_TURN = 50  # topics, before others of the loop have theirs
@@ -96,15 +96,15 @@ class StorageVerbs(Verbs):
         troubles = [trouble for stream in streams for trouble in tiering.troubles.of(stream.name, *TABLE_STEPS)]
         return TableStatus(uri, made, any(topic.options.table for topic in topics), tuple(dict.fromkeys(troubles)))
 
-    async def verify(self, name: str, first: int, ticket: int | None) -> Asked:
+    async def verify(self, name: str, first: int, ticket: int | None) -> JobAnswer:
         """Reads the segment that starts at `first` again; the result is a `Verified`."""
         return await self._door.tiers.verify(await self._topic(Action.STORAGE_VERIFY, name), first, ticket)
 
-    async def upload(self, name: str, ticket: int | None) -> Asked:
+    async def upload(self, name: str, ticket: int | None) -> JobAnswer:
         """All that is there when it is first asked for; the result is an `Uploaded`."""
         return await self._door.tiers.upload(await self._topic(Action.STORAGE_UPLOAD, name), ticket)
 
-    async def salvage(self, name: str, *, accept: bool, ticket: int | None) -> Asked:
+    async def salvage(self, name: str, *, accept: bool, ticket: int | None) -> JobAnswer:
         """What is damaged of a topic or partition and was not accepted yet; with `accept` it is, when this is done.
 
         The result is an `Examined`.

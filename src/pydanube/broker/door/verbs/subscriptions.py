@@ -19,8 +19,8 @@ from pydanube.broker.serving.explaining import Told, explain
 from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic, Start
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.ages import Ages
-from pydanube.broker.topic.topic import LATEST
+from pydanube.broker.topic.backlog_ages import BacklogAges
+from pydanube.broker.topic.served import LATEST
 from pydanube.topic.records import Cause, SubscriptionKind
 
 
@@ -102,8 +102,8 @@ class SubscriptionVerbs(Verbs):
         self._ask(Action.SUBSCRIPTION_LIST)
         return await find_abandoned(self._door.topics, self._door.clock.wall())
 
-    def _ages(self) -> Ages:
-        return Ages(self._door.clock.wall(), AGE_READS_MAX)
+    def _ages(self) -> BacklogAges:
+        return BacklogAges(self._door.clock.wall(), AGE_READS_MAX)
 
     async def alter(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> SubscriptionStats:
         """Other options; what is not named stays. It goes by them at once."""

@@ -1,4 +1,4 @@
-"""What goes wrong in the background, told once when it begins, listed while it lasts, and tried again ever later."""
+"""Failures of background work: logged once when they begin, listed while they last, retried after growing pauses."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ RETRY = Backoff(1.0, 60.0)
 
 
 @dataclass(slots=True)
-class Trouble:
+class _Failure:
     what: str
-    kind: str  # of error: texts may have a number of each attempt in them
+    kind: str  # of the error: its text may differ with each attempt
     failures: int  # in a row
     not_before: float
 
 
-class Troubles:
-    """By place and step. As many as there are streams at most, for each step."""
+class BackgroundFailures:
+    """By place, such as a stream, and step of the work. There is at most one for each of them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._found: dict[tuple[str, str], Trouble] = {}
-        self.failures: dict[str, int] = {}  # so far, by step
+        self._found: dict[tuple[str, str], _Failure] = {}
+        self.failures: dict[str, int] = {}  # how many so far, by step
 
     def waits(self, place: str, step: str) -> bool:
         """Whether it is too early for another attempt."""
@@ -45,14 +45,14 @@ class Troubles:
         kind = error.code if isinstance(error, DanubeError) else type(error).__name__
         if found is None or found.kind != kind:
             log.warning("%s: %s does not work yet: %s", place, step, what)
-        self._found[place, step] = Trouble(what, kind, failures, self._clock.monotonic() + RETRY.after(failures))
+        self._found[place, step] = _Failure(what, kind, failures, self._clock.monotonic() + RETRY.after(failures))
 
     def worked(self, place: str, step: str) -> None:
         if self._found.pop((place, step), None) is not None:
             log.info("%s: %s works again", place, step)
 
     def forget(self, place: str) -> None:
-        """It is no longer served by this broker."""
+        """The place is no longer served by this broker."""
         for key in [key for key in self._found if key[0] == place]:
             del self._found[key]
 
@@ -60,9 +60,9 @@ class Troubles:
         return sorted({place for place, _ in self._found})
 
     def of(self, place: str, *steps: str) -> list[str]:
-        """One line for each step that does not work, of these or of all."""
-        found = [(step, trouble) for (where, step), trouble in self._found.items() if where == place]
-        return [f"{step}: {trouble.what}" for step, trouble in found if not steps or step in steps]
+        """One line for each of these steps that fails there, or for any step."""
+        found = [(step, failure) for (where, step), failure in self._found.items() if where == place]
+        return [f"{step}: {failure.what}" for step, failure in found if not steps or step in steps]
 
     def listed(self) -> list[tuple[str, str, str]]:
-        return [(place, step, trouble.what) for (place, step), trouble in self._found.items()]
+        return [(place, step, failure.what) for (place, step), failure in self._found.items()]

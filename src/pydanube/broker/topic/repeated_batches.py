@@ -1,4 +1,4 @@
-"""Batches that were sent again while the first is not confirmed: they are answered together with that one."""
+"""Batches that were sent again before the first copy was confirmed: they are answered together with that one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydanube.base.errors import TopicBusy
 from pydanube.base.limits import REPEATS_WAITING_MAX
 
 
-class Repeats:
+class RepeatedBatches:
     """Of one topic. `written_end` is behind the last offset that is durable."""
 
     def __init__(self, written_end: Callable[[], int]) -> None:
         self._written_end = written_end
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[tuple[int, Future[None]]] = []  # last offset of a batch that came again, who waits for it
+        self._waiting: list[tuple[int, Future[None]]] = []  # the last offset of the first copy, and who waits for it
 
     def confirmation(self, last: int) -> Future[None]:
         """Of a batch that was appended before and ends at `last`."""
@@ -41,6 +41,6 @@ class Repeats:
                 answer.set_result(None)
             elif error is not None:
                 answer.set_exception(error)
-                answer.exception()  # whoever waits still gets it
+                answer.exception()  # marks it as retrieved; whoever waits still gets it
             else:
                 self._waiting.append((last, answer))

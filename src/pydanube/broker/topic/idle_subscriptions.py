@@ -1,6 +1,6 @@
-"""Subscriptions that nobody uses: those that say how long they may be without a consumer, and have been.
+"""Which subscriptions have been without a consumer for as long as their options allow.
 
-Time is monotonic and counted while the topic is served: after a start of the broker it begins again.
+Time is monotonic and counted while the topic is served: it begins again when the broker starts.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from pydanube.broker.subscription.host import SubscriptionHost
 _OPTION = b"idle_seconds"  # looked for before the options are decoded: there may be thousands without it
 
 
-class Idle:
+class IdleSubscriptions:
     """Of one topic. Asked at every turn of its housekeeping."""
 
     def __init__(self) -> None:
-        self._since: dict[
-            str, int
-        ] = {}  # by subscription: when it was first seen without a consumer, or one that came since left
+        self._since: dict[str, int] = {}  # by subscription: when it was first seen without a consumer
 
     def due(self, hosts: Iterable[SubscriptionHost], now: int) -> list[str]:
-        """Those that have been idle for as long as they may; `now` is in microseconds."""
+        """The names of those that have been idle for long enough to go; `now` is in microseconds."""
         since: dict[str, int] = {}
         found: list[str] = []
         for host in hosts:
@@ -32,7 +30,7 @@ class Idle:
                 continue
             seconds = SubscriptionOptions.decode(host.known.options).idle_seconds
             if seconds is not None:
-                since[name] = max(self._since.get(name, now), host.left)
+                since[name] = max(self._since.get(name, now), host.last_used)  # a consumer may have come and left
                 if now - since[name] >= seconds * SECOND:
                     found.append(name)
         self._since = since

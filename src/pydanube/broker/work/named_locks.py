@@ -1,4 +1,4 @@
-"""One at a time by name: whoever works on the same thing waits, and what nobody works on is forgotten."""
+"""Locks by name: one task at a time works on the same thing. A lock that nobody uses is forgotten."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class _Turn:
+class _Lock:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
 
 
-class Turns:
+class NamedLocks:
     """Owned by one loop."""
 
     def __init__(self) -> None:
-        self._turns: dict[Hashable, _Turn] = {}
+        self._locks: dict[Hashable, _Lock] = {}
 
     def __contains__(self, name: Hashable) -> bool:
-        """Whether somebody works on it, or waits to."""
-        return name in self._turns
+        """Whether somebody holds that lock, or waits for it."""
+        return name in self._locks
 
     @asynccontextmanager
     async def of(self, name: Hashable) -> AsyncIterator[None]:
-        turn = self._turns.setdefault(name, _Turn())
-        turn.users += 1
+        named = self._locks.setdefault(name, _Lock())
+        named.users += 1
         try:
-            async with turn.lock:
+            async with named.lock:
                 yield
         finally:
-            turn.users -= 1
-            if not turn.users:
-                del self._turns[name]
+            named.users -= 1
+            if not named.users:
+                del self._locks[name]

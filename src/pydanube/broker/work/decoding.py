@@ -1,4 +1,4 @@
-"""Batches that take long to unpack or to take apart. Whoever needs their messages gets them beside the loop."""
+"""Decoding the messages of a batch: on the loop if that is quick, beside it if it takes long."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydanube.wire.batch import Batch
 Result = TypeVar("Result")
 
 
-def is_heavy(batch: Batch) -> bool:
-    """Without unpacking anything: a few hundred bytes may become 16 MiB."""
+def takes_long_to_decode(batch: Batch) -> bool:
+    """Looks only at the header: a few hundred bytes may decompress to 16 MiB."""
     return (
         batch.count > DECODED_MESSAGES
         or batch.unpacked_bytes > DECODED_BYTES
@@ -21,13 +21,13 @@ def is_heavy(batch: Batch) -> bool:
     )
 
 
-async def taken_apart(
+async def run_decoding(
     offload: Offload,
     function: Callable[..., Result],
     batch: Batch,
     *arguments: object,
 ) -> Result:
-    """What the function makes of the batch: at once if that is quick, else beside the loop."""
-    if is_heavy(batch):
+    """Returns what the function makes of the batch."""
+    if takes_long_to_decode(batch):
         return await offload.run(function, batch, *arguments)
     return function(batch, *arguments)

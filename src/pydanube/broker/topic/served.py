@@ -1,0 +1,313 @@
+"""What a served topic and a subscription of it are to the rest of the broker, whether the topic is reliable or not.
+
+`Topic` and `BestEffortTopic` implement `ServedTopic`, `SubscriptionHost` and `BestEffortSubscription` implement
+`ServedSubscription`. A best-effort topic keeps nothing. What needs storage raises `NotReliable` there; what is only
+asked for has the answer of a topic without messages. So nobody need ask which of the two it is.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pydanube.base.counting import Traffic
+from pydanube.base.errors import DanubeError
+from pydanube.base.ids import ConsumerId
+from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Timing
+from pydanube.broker.subscription.figures import SubscriptionFigures
+from pydanube.broker.topic.producer_sessions import Session
+from pydanube.dispatch.explain import Explanation
+from pydanube.storage.stream.managed import ManagedLedger
+from pydanube.topic.cursor import Range
+from pydanube.topic.dedup import Renewal
+from pydanube.topic.records import SubscriptionKind
+from pydanube.wire.batch import Batch
+
+if TYPE_CHECKING:
+    from pydanube.broker.subscription.host import SubscriptionHost
+    from pydanube.broker.topic.topic import Topic
+
+EARLIEST, LATEST = "earliest", "latest"
+
+
+class Receipt(NamedTuple):
+    """Where a batch is, and its confirmation: nothing is promised before that is done."""
+
+    offset: int
+    confirmed: Future[None]
+    duplicate: bool = False
+    written: Future[None] | None = None  # done earlier, if the answer is held back for longer than the write takes
+
+
+class ServedSubscription(Protocol):
+    """A subscription of one topic (partition) that this broker serves."""
+
+    @property
+    def reliable(self) -> bool: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> SubscriptionKind: ...
+    @property
+    def id(self) -> int | None:
+        """Distinguishes it from one of the same name that was deleted; None if nothing outlives its topic."""
+        ...
+
+    @property
+    def consumers(self) -> Mapping[ConsumerId, Consumer]: ...
+    @property
+    def options(self) -> SubscriptionOptions: ...
+    @property
+    def generation(self) -> int:
+        """Counts seeks. Deliveries and acks name it."""
+        ...
+
+    @property
+    def floor(self) -> int:
+        """Everything below this offset is done."""
+        ...
+
+    @property
+    def ack_timeout(self) -> int | None:
+        """In microseconds; None if messages are never taken back."""
+        ...
+
+    @property
+    def backlog(self) -> int:
+        """How many messages are not done."""
+        ...
+
+    @property
+    def outbound(self) -> Traffic:
+        """What was handed to consumers, redeliveries included."""
+        ...
+
+    @property
+    def redelivered(self) -> int:
+        """How many of these messages had failed before."""
+        ...
+
+    @property
+    def drops(self) -> Mapping[str, int]:
+        """How many messages no consumer will get, by why not."""
+        ...
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether acks or nacks of its consumers wait for later turns of the loop."""
+        ...
+
+    def describe(self) -> SubscriptionFigures: ...
+
+    def as_reliable(self) -> SubscriptionHost:
+        """Itself, for whoever needs what is stored; raises `NotReliable` if nothing is."""
+        ...
+
+    def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None: ...
+
+    def leave(self, consumer: ConsumerId, *, crashed: bool) -> None: ...
+
+    def is_active(self, consumer: ConsumerId) -> bool:
+        """Whether the consumer would be given messages; if not, it only waits to take over."""
+        ...
+
+    def grant(self, consumer: ConsumerId, permits: int) -> None:
+        """Lets the consumer be given so many more messages."""
+        ...
+
+    def withdraw(self, consumer: ConsumerId) -> int:
+        """The consumer's connection takes no more for now. Returns the permits that it had left."""
+        ...
+
+    def held(self, consumer: ConsumerId) -> list[Range]:
+        """The ranges in flight with the consumer, ascending."""
+        ...
+
+    def give_back(self, consumer: ConsumerId, first: int, last: int) -> None:
+        """The consumer's program was not handed these: they are delivered again, and have not failed."""
+        ...
+
+    def pause(self, consumer: ConsumerId) -> None:
+        """Until somebody resumes, or until this consumer and all others that paused have left."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
+        """Done when it is durable."""
+        ...
+
+    def ack_through(self, generation: int, offset: int) -> Future[None]:
+        """Cumulative: everything up to `offset`."""
+        ...
+
+    def nack(
+        self, consumer: ConsumerId, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = ""
+    ) -> None:
+        """These failed; `delay` is in microseconds."""
+        ...
+
+    def taken(self, consumer: ConsumerId, generation: int, ranges: Sequence[Range]) -> None:
+        """The consumer's program works on these from now on, so that their ack timeout begins."""
+        ...
+
+    def seek(self, offset: int) -> Future[None]:
+        """Everything from `offset` on is delivered again. Callers outside the topic use `ServedTopic.seek`."""
+        ...
+
+    def explain(self, offset: int) -> Explanation:
+        """Why this message is not being delivered."""
+        ...
+
+    def explain_consumer(self, consumer: ConsumerId) -> Explanation:
+        """Why this consumer is given nothing now."""
+        ...
+
+    def wake(self) -> None:
+        """The clock was moved: it does what is due by now."""
+        ...
+
+
+class ServedTopic(Protocol):
+    """A topic (partition) that this broker serves."""
+
+    @property
+    def reliable(self) -> bool: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def options(self) -> TopicOptions: ...
+    @property
+    def subscriptions(self) -> Mapping[str, ServedSubscription]: ...
+    @property
+    def receipt(self) -> str:
+        """What is true of a confirmed publish."""
+        ...
+
+    @property
+    def ledger(self) -> ManagedLedger:
+        """Its messages."""
+        ...
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The first offset there is, and the one after the last that may be seen."""
+        ...
+
+    @property
+    def stored_bytes(self) -> int: ...
+    @property
+    def inbound(self) -> Traffic:
+        """What was published."""
+        ...
+
+    @property
+    def failed(self) -> int:
+        """How many batches of these did not become durable as they were."""
+        ...
+
+    @property
+    def drops(self) -> Mapping[str, int]:
+        """How many messages no subscription got, by why not."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether another broker owns it now."""
+        ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def as_reliable(self) -> Topic:
+        """Itself, for whoever needs what is stored; raises `NotReliable` if nothing is."""
+        ...
+
+    def alter(self, options: TopicOptions) -> None:
+        """It goes by these from now on."""
+        ...
+
+    async def attach(
+        self, producer: str, *, fresh: bool = False, temporary: bool = False, renewal: Renewal | None = None
+    ) -> Session:
+        """A session for this producer name."""
+        ...
+
+    def producer_name(self, producer: int) -> str:
+        """The name of the producer with that number; empty if it has none, or is no longer known."""
+        ...
+
+    def admit(self, bytes: int) -> None:
+        """Raises if its subscriptions are too far behind for more."""
+        ...
+
+    def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt: ...
+
+    async def subscribe(
+        self,
+        name: str,
+        kind: SubscriptionKind,
+        *,
+        start: str | int = LATEST,
+        options: SubscriptionOptions | None = None,
+        create: bool = True,
+    ) -> ServedSubscription:
+        """The subscription of that name, made if it is new."""
+        ...
+
+    async def unsubscribe(self, name: str) -> None: ...
+
+    async def alter_subscription(self, name: str, changes: Mapping[str, Any]) -> None: ...
+
+    def connect(
+        self,
+        host: ServedSubscription,
+        name: str,
+        sink: ConsumerSink,
+        filters: Sequence[bytes] = (),
+        timing: Timing = Timing.DELIVERED,
+    ) -> Consumer:
+        """A consumer of the subscription; it gets nothing before it grants permits."""
+        ...
+
+    async def seek(self, host: ServedSubscription, to: str | int) -> None:
+        """Delivers everything from there on again, or skips to it."""
+        ...
+
+    async def skip(self, name: str, *, count: int | None = None, to: int | None = None) -> int:
+        """Gives up the next `count` messages of a subscription, or all below `to`; how many they were."""
+        ...
+
+    async def truncate(self, before: int | None = None) -> None:
+        """Deletes all messages there are, or those below `before`."""
+        ...
+
+    async def find_time(self, time: int) -> int:
+        """The first offset appended at or after `time`, in microseconds."""
+        ...
+
+    async def wait_beyond(self, offset: int, seconds: float) -> None:
+        """Until the message at `offset` may be seen, or so long."""
+        ...
+
+    def had_activity(self) -> bool:
+        """Whether anything was published or acknowledged since this was last asked."""
+        ...
+
+    async def tick(self) -> None:
+        """To be called every second or so, and soon if the topic had activity."""
+        ...
+
+    def end_unused(self) -> None:
+        """To be called every second or so: ends subscriptions that nobody uses, where that writes nothing."""
+        ...
+
+    def roll_unneeded(self, bytes_min: int) -> None:
+        """Where space is short: lets messages go that nobody needs."""
+        ...
+
+    async def close(self, why: DanubeError | None = None, *, seal: bool = True) -> None:
+        """Whoever uses it is told `why`. Without `seal` it closes quicker, and opens slower."""
+        ...
