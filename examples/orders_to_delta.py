@@ -22,7 +22,7 @@ MINUTES, SECONDS_BETWEEN = 10, 5
 
 
 def publish() -> None:
-    """The last ten minutes, an order every five seconds. They are told as they happened, not as they were sent."""
+    """Publishes the orders of the last ten minutes, one every five seconds, with the time at which each happened."""
     begin = int(time.time()) // 60 * 60 - MINUTES * 60
     with pydanube.sync.connect(URL) as client, client.producer(TOPIC) as producer:
         for at in range(begin, begin + MINUTES * 60, SECONDS_BETWEEN):

@@ -26,7 +26,7 @@ async def load(client: Client) -> None:
 
 async def average(client: Client) -> None:
     async with client.consumer(TOPIC, subscription="average", start="earliest") as consumer:
-        await consumer.seek("earliest")  # whatever was read and acknowledged before
+        await consumer.seek("earliest")  # even if everything was acknowledged before
         messages = await consumer.fetch(len(READINGS), timeout=10)
         degrees = [int((message.payload or b"0").split()[0]) for message in messages]
         await consumer.ack_all(messages[-1])

@@ -27,7 +27,7 @@ async def work(client: Client, worker: str, done: asyncio.Queue[str]) -> None:
                 print(f"{worker}: {name} fails")
                 jobs.nack(job, reason="the printer is out of paper")
                 continue
-            await jobs.ack(job)  # on disk: nobody gets this job again
+            await jobs.ack(job)  # on disk: this job is not delivered again
             print(f"{worker}: {name} is done")
             done.put_nowait(name)
 

@@ -1,4 +1,4 @@
-"""Orders of four cities on the Danube, as JSON: most on time, some late, a few wrong; and what becomes of them.
+"""Generates orders of four cities on the Danube: most on time, some late, a few invalid, and knows the expected result.
 
 Amounts are quarters of a euro, so that sums of floating-point numbers are exact.
 """
@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 CITIES = ("Vienna", "Bratislava", "Budapest", "Belgrade")
-WINDOW_SECONDS = 5  # as orders.yaml says
+WINDOW_SECONDS = 5  # as in orders.yaml
 DELAY_SECONDS = 10
 LATE_PART, BAD_PART, TOO_LATE_PART = 0.05, 0.004, 0.002
-LATE_SECONDS_MAX = DELAY_SECONDS - 2  # and so within the watermark, whatever is in a batch
+LATE_SECONDS_MAX = DELAY_SECONDS - 2  # always within the watermark
 Window = tuple[int, str]  # the second since 1970 at which it starts, and the city
 
 
 @dataclass
 class Orders:
-    """Makes orders, and knows what becomes of them."""
+    """Generates orders, and knows where each of them must end up."""
 
     random: random.Random
     start: float  # seconds since 1970
@@ -35,7 +35,7 @@ class Orders:
     closing: Window | None = None
 
     def make(self, count: int, now: float, watermark: float | None) -> list[bytes]:
-        """That many, of this moment. Some are too late, as soon as it is known what that is."""
+        """`count` orders for this moment. Some are too late, once the watermark is known."""
         return [self._one(now, watermark) for _ in range(count)]
 
     def last(self, now: float) -> bytes:
@@ -46,7 +46,7 @@ class Orders:
         return found
 
     def final(self) -> dict[Window, list[float]]:
-        """The windows that the table must have in the end, and no others."""
+        """Exactly the windows that the table must have in the end."""
         return {window: found for window, found in self.windows.items() if window != self.closing}
 
     @property
@@ -70,7 +70,7 @@ class Orders:
         return self._good(city, amount, at)
 
     def _city(self, now: float) -> str:
-        """Each has its hour: they come in waves, one after the other."""
+        """The cities order in waves, one after the other."""
         weights = [1.3 + math.sin((now - self.start) / 6 - number * math.pi / 2) for number in range(len(CITIES))]
         return self.random.choices(CITIES, weights)[0]
 
@@ -103,7 +103,7 @@ def _text(number: int, city: str, amount: float | str, at: float) -> bytes:
 
 
 def found_in(rows: Iterator[dict[str, object]]) -> dict[Window, list[float]]:
-    """The table's rows, as `Orders.final` has them. A window that is there twice shows."""
+    """The rows of the table in the form of `Orders.final`. A repeated window makes a difference."""
     found: dict[Window, list[float]] = {}
     times: Counter[Window] = Counter()
     for row in rows:

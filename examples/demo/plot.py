@@ -19,7 +19,7 @@ COLORS = ("#1b6ca8", "#e0a030", "#3c9d6b", "#b8496b")
 
 @dataclass(frozen=True)
 class Sample:
-    """Of a moment of the run, in seconds since 1970; what the pipeline had not said yet is None."""
+    """The state at one time of the run, in seconds since 1970; None if the pipeline has not reported it yet."""
 
     time: float
     sent: int

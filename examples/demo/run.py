@@ -1,7 +1,7 @@
 """The demonstration of `make demo`: a broker, orders, a pipeline on Spark into a Delta table, a check, and a picture.
 
 Three processes: `danube standalone`, `danube pipeline run orders.yaml`, and this one, which publishes orders and knows
-what has to become of them. Ctrl-C ends the orders early; a second one ends everything at once.
+which rows the tables must have in the end. Ctrl-C ends the orders early; a second Ctrl-C ends everything at once.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ STOP_SECONDS = 40.0
 
 
 class Failed(Exception):
-    """The demonstration cannot go on; says why."""
+    """The demonstration cannot continue, for the reason in the message."""
 
 
 class Ending:
-    """Ctrl-C: the first is a wish, the second an order."""
+    """Handles Ctrl-C: the first ends the orders, the second everything."""
 
     def __init__(self) -> None:
-        self.wished = False
-        signal.signal(signal.SIGINT, self._heard)
-        signal.signal(signal.SIGTERM, self._heard)
+        self.requested = False
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self.wished:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
             raise KeyboardInterrupt
-        self.wished = True
+        self.requested = True
         say("no more orders; finishing those already sent (press Ctrl-C again to end at once)")
 
 
@@ -62,7 +62,7 @@ def say(line: str) -> None:
 
 @contextmanager
 def process(what: str, log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """In a session of its own, so that Ctrl-C is for us; it is ended in any case."""
+    """Runs a command in its own session, so that Ctrl-C does not reach it, and always ends it."""
     with log.open("wb") as output:
         running = subprocess.Popen(
             [sys.executable, "-m", "pydanube.cli.main", *command],
@@ -91,7 +91,7 @@ class Demo:
         self.begin()
 
     def begin(self) -> None:
-        """Time counts from here."""
+        """Starts the clock."""
         self.began = time.time()
         self._clock = time.monotonic()
         self.orders = Orders(random.Random(1), self.began)
@@ -99,18 +99,18 @@ class Demo:
         self._line = 0.0
 
     def now(self) -> float:
-        """Seconds since 1970, whatever is done to the clock meanwhile."""
+        """Seconds since 1970, even if the clock is set during the run."""
         return self.began + time.monotonic() - self._clock
 
     def status(self) -> dict[str, Any]:
-        """As `danube pipeline status` has it; empty before the first report."""
+        """The output of `danube pipeline status`; empty before the first report."""
         try:
             return dict(self.client.admin.pipeline(PIPELINE))
         except PipelineNotFound:
             return {}
 
     def look(self) -> Sample:
-        """How far the pipeline is, now and then with a line about it."""
+        """Samples how far the pipeline is, and prints a line about it now and then."""
         if (code := self.pipeline.poll()) is not None:
             last = (self.folder / "pipeline.log").read_text(errors="replace").strip().splitlines()
             raise Failed(f"the pipeline ended with {code}: {last[-1] if last else 'no output'}")
@@ -125,14 +125,14 @@ class Demo:
         self.samples.append(sample)
         if sample.time >= self._line:
             self._line = sample.time + LINE_SECONDS
-            say(self._told(sample))
+            say(self._describe(sample))
         return sample
 
-    def _told(self, sample: Sample) -> str:
+    def _describe(self, sample: Sample) -> str:
         behind = max(0, sample.sent - (sample.read or 0))
         windows, letters = rows_of(self.revenue), rows_of(self.dead)
         if not sample.sent:
-            return f"{sample.time - self.began:5.0f} s  Spark starts …"
+            return f"{sample.time - self.began:5.0f} s  Spark is starting …"
         state = f"{sample.read or 0:>9,} read  {behind:>8,} behind"
         return (
             f"{sample.time - self.began:5.0f} s  {sample.sent:>9,} sent  {state}  {windows:>5,} rows in the table  "
@@ -148,11 +148,11 @@ class Demo:
         return self.folder / "tables" / "dead"
 
     def publish(self, seconds: float, rate: int, ending: Ending) -> None:
-        """Orders, as many a second, until time is up; Spark may still be starting."""
+        """Publishes `rate` orders per second until the time is up."""
         watermark: float | None = None
         next_look, sent = 0.0, 0.0
         with self.client.producer(TOPIC) as producer:
-            while not ending.wished and (at := self.now() - self.began) < seconds:
+            while not ending.requested and (at := self.now() - self.began) < seconds:
                 count = round(at * rate - sent)
                 sent += count
                 if count:
@@ -164,7 +164,7 @@ class Demo:
             producer.send(self.orders.last(self.now())).result()
 
     def finish(self) -> None:
-        """Until the windows that are final are in the table."""
+        """Waits until all final windows are in the table."""
         self.wait(lambda: rows_of(self.revenue) >= len(self.orders.final()), "all windows are in the table")
 
     def wait(self, true: Callable[[], bool], what: str) -> None:
@@ -177,41 +177,41 @@ class Demo:
         self.look()
 
 
-def table(place: Path) -> list[dict[str, Any]]:
-    if not DeltaTable.is_deltatable(str(place)):
+def table(path: Path) -> list[dict[str, Any]]:
+    if not DeltaTable.is_deltatable(str(path)):
         return []
-    found: list[dict[str, Any]] = DeltaTable(str(place)).to_pyarrow_table().to_pylist()
+    found: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
     return found
 
 
-def rows_of(place: Path) -> int:
-    """Without reading any of them."""
-    if not DeltaTable.is_deltatable(str(place)):
+def rows_of(path: Path) -> int:
+    """Counts the rows of a table without reading them."""
+    if not DeltaTable.is_deltatable(str(path)):
         return 0
-    return int(DeltaTable(str(place)).to_pyarrow_dataset().count_rows())
+    return int(DeltaTable(str(path)).to_pyarrow_dataset().count_rows())
 
 
 def summary(orders: Orders, windows: list[dict[str, Any]], letters: list[dict[str, Any]]) -> bool:
-    """Whether the tables have what the generator knows they must."""
+    """Prints and returns whether the tables have the rows that the generator expects."""
     found, wanted = found_in(iter(windows)), orders.final()
     counted = round(sum(each["orders"] for each in windows))
     late = sum(each["error"].startswith("late") for each in letters)
     revenue = sum(each["revenue"] for each in windows)
     lines = [
-        ("orders sent", orders.sent, counted + len(letters) + 1, "all that follow, and the last one"),
+        ("orders sent", orders.sent, counted + len(letters) + 1, "the sum of the next three, and the last order"),
         ("counted in windows", orders.counted, counted, f"{orders.late:,} of them late, but within the watermark"),
-        ("dead letters", orders.bad, len(letters) - late, "no order, or not as expected"),
-        ("too late", orders.too_late, late, "their windows were final: dead letters, too"),
+        ("dead letters", orders.bad, len(letters) - late, "not a valid order"),
+        ("too late", orders.too_late, late, "their windows were final, so they are dead letters too"),
         ("rows of the table", len(wanted), len(windows), f"windows of {WINDOW_SECONDS} s by city, each once"),
         ("revenue in euro", sum(each[1] for each in wanted.values()), revenue, "of all windows"),
     ]
     say(f"\n{'':20}{'expected':>14}{'found':>14}")
-    for name, expected, there, note in lines:
-        mark = "ok " if expected == there else "NOT"
-        say(f"{name:20}{expected:>14,}{there:>14,}  {mark}  {note}")
+    for name, expected, actual, note in lines:
+        mark = "ok " if expected == actual else "NOT"
+        say(f"{name:20}{expected:>14,}{actual:>14,}  {mark}  {note}")
     same = found == wanted
     say(f"every window and city, one by one: {'ok' if same else 'NOT as expected'}")
-    return same and all(expected == there for _, expected, there, _ in lines)
+    return same and all(expected == actual for _, expected, actual, _ in lines)
 
 
 def broker(stack: ExitStack, folder: Path) -> str:
@@ -237,27 +237,29 @@ def run(arguments: argparse.Namespace, folder: Path, ending: Ending) -> bool:
         command = ("pipeline", "run", str(folder / "orders.yaml"), "--master", arguments.master)
         pipeline = stack.enter_context(process("the pipeline", folder / "pipeline.log", *command))
         say(f"pipeline  {PIPELINE}: topic orders to a Delta table, on Spark, {arguments.master}")
-        say(f"orders    {arguments.rate:,} a second for {arguments.seconds:g} s\n")
+        say(f"orders    {arguments.rate:,} per second for {arguments.seconds:g} s\n")
         demo = Demo(client, folder, pipeline)
-        demo.wait(lambda: demo.status().get("state") == "running" or ending.wished, "the pipeline runs")
+        demo.wait(lambda: demo.status().get("state") == "running" or ending.requested, "the pipeline runs")
         demo.begin()
         demo.publish(arguments.seconds, arguments.rate, ending)
         demo.finish()
         windows = table(demo.revenue)
-        sound = summary(demo.orders, windows, table(demo.dead))
+        matches = summary(demo.orders, windows, table(demo.dead))
         draw(arguments.plot, found_in(iter(windows)), CITIES, WINDOW_SECONDS, demo.samples)
         say(f"\nplot      {arguments.plot}")
     say("stopped   pipeline and broker")
-    return sound
+    return matches
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Orders, a pipeline on Spark, a Delta table, a picture.")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long orders come")
-    parser.add_argument("--rate", type=int, default=2_000, help="orders a second")
-    parser.add_argument("--plot", default="demo.png", help="where the picture goes")
-    parser.add_argument("--keep", type=Path, help="a new folder for data, tables and logs, which stays")
-    parser.add_argument("--master", default="local[2]", help="of Spark")
+    parser = argparse.ArgumentParser(
+        description="Publish orders, run a pipeline on Spark into a Delta table, and draw a picture."
+    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long to publish orders")
+    parser.add_argument("--rate", type=int, default=2_000, help="orders per second")
+    parser.add_argument("--plot", default="demo.png", help="file for the picture")
+    parser.add_argument("--keep", type=Path, help="keep data, tables and logs in this new folder")
+    parser.add_argument("--master", default="local[2]", help="Spark master")
     arguments = parser.parse_args()
     ending = Ending()
     with ExitStack() as stack:
