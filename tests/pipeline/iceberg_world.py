@@ -33,7 +33,7 @@ class Lake:
         return IcebergSink.target(self.spec(**more))
 
     def table(self) -> Table:
-        return self.target().place.load()
+        return self.target().address.load()
 
     def content(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.table().scan().to_arrow().to_pylist()

@@ -21,7 +21,7 @@ from pydanube.pipeline.run.preflight import check
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.spark.broker_link import BrokerLink
 from pydanube.spark.options import Options
-from pydanube.spark.topics import look, offsets_at
+from pydanube.spark.topics import describe_topics, offsets_at
 
 __all__ = ["danube", "run"]
 FLOW = """
@@ -396,7 +396,7 @@ def begins(url: str, file: Path) -> dict[str, tuple[int, ...]]:
     link = BrokerLink(options.url, None)
     link.open(5)
     try:
-        states = link.wait(look(link.client, options))
+        states = link.wait(describe_topics(link.client, options))
         found = link.wait(offsets_at(link.client, states, options.starting, "startingOffsets"))
     finally:
         link.close()

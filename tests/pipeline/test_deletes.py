@@ -53,7 +53,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Targ
         target, content = lake.target(upsert={"keys": ["id"]}), lake.content
     target.prepare(SCHEMA)
     yield target, lambda: {each["id"]: each["name"] for each in content()}
-    close_catalog(lake.target().place)
+    close_catalog(lake.target().address)
 
 
 def write(target: Target, number: int, *tasks: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> Verdict:
@@ -102,7 +102,7 @@ def sequenced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
         target, content = lake.target(upsert={"keys": ["id"], "sequence_by": "at"}), lake.content
     target.prepare(SEQUENCED)
     yield target, lambda: {each["id"]: each["name"] for each in content()}
-    close_catalog(lake.target().place)
+    close_catalog(lake.target().address)
 
 
 def at(time: int | None, id: int, name: str | None) -> dict[str, Any]:
@@ -226,13 +226,13 @@ def strict(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Tar
         content = lambda: DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()  # noqa: E731
     else:
         target, content = lake.target(upsert={"keys": ["id"]}), lake.content
-        catalog = open_catalog(lake.target().place)
+        catalog = open_catalog(lake.target().address)
         catalog.create_namespace("lake")
         fields = [("id", pa.int64()), ("name", pa.string())]
         catalog.create_table("lake.orders", pa.schema([pa.field(*each, nullable=False) for each in fields]))
     target.prepare(SCHEMA)
     yield target, lambda: {each["id"]: each["name"] for each in content()}
-    close_catalog(lake.target().place)
+    close_catalog(lake.target().address)
 
 
 def test_a_delete_has_only_its_key_whatever_the_table_wants_of_rows(strict: tuple[Target, Any]) -> None:

@@ -34,7 +34,7 @@ from servers.fixtures import ObjectServer
 def lake(tmp_path: Path) -> Iterator[Lake]:
     found = Lake(tmp_path)
     yield found
-    close_catalog(found.target().place)
+    close_catalog(found.target().address)
 
 
 class Killed(BaseException):
@@ -254,7 +254,7 @@ def test_a_driver_that_dies_at_any_step_has_written_the_batch_once_when_it_comes
         new = staged(target, again, rows(3, 4), *([rows(2)] if kind == "upsert" else []))
         target.commit(again, rows(1).schema, new, replace=complete)
         assert lake.ids() == expected, f"after the death at step {deaths}"
-        close_catalog(target.place)
+        close_catalog(target.address)
         if survived():
             break
         deaths += 1
@@ -316,7 +316,7 @@ from pydanube.pipeline.sinks.iceberg import IcebergSink
 from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 target = IcebergSink.target({"kind": "iceberg", "table": "lake.named", "catalog": "team"})
 target.prepare(pa.schema([("id", pa.int64())]))
-print(target.place.load().location())
+print(target.address.load().location())
 """
 
 
@@ -342,11 +342,11 @@ def test_a_table_in_s3_with_credentials_of_the_environment_only(
     target = IcebergSink.target(lake.spec(warehouse=place.url, upsert={"keys": ["id"]}))
     assert written(target, mark(0), rows(1, 2)) is Verdict.NEW
     assert written(target, mark(1), rows(2, 3)) is Verdict.NEW
-    table = target.place.load()
+    table = target.address.load()
     assert sorted(table.scan().to_arrow().column("id").to_pylist()) == [1, 2, 3]
     assert all(each.file.file_path.startswith("s3://") for each in table.scan().plan_files())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    close_catalog(target.place)
+    close_catalog(target.address)
     gone = IcebergSink.target(lake.spec(warehouse=place.url, table="lake.other"))
     with pytest.raises(TargetFailed, match=r"iceberg:default\.lake\.other"):
         gone.prepare(rows(1).schema)

@@ -37,7 +37,7 @@ class Killed(BaseException):
 def lake(tmp_path: Path) -> Iterator[Lake]:
     found = Lake(tmp_path)
     yield found
-    close_catalog(found.target().place)
+    close_catalog(found.target().address)
 
 
 def told(lake: Lake, **properties: object) -> None:
@@ -210,7 +210,7 @@ def test_a_driver_that_dies_while_snapshots_end_has_written_the_batch_once_and_l
         assert lake.ids() == expected, f"after the death at step {deaths}"
         for each in table.snapshots():
             assert table.scan(snapshot_id=each.snapshot_id).to_arrow().num_rows > 0
-        close_catalog(target.place)
+        close_catalog(target.address)
         deaths += 1
     assert deaths > 10
 

@@ -35,7 +35,7 @@ class Killed(BaseException):
 def lake(tmp_path: Path) -> Iterator[Lake]:
     found = Lake(tmp_path)
     yield found
-    close_catalog(found.target().place)
+    close_catalog(found.target().address)
 
 
 def filled(lake: Lake, first: int = 0, turn: int = 1, **options: Any) -> None:
@@ -88,14 +88,14 @@ def test_a_writer_that_commits_meanwhile_is_not_undone(lake: Lake, monkeypatch: 
     def late(*given: Any) -> None:
         monkeypatch.setattr(iceberg_maintenance, "_commit", commit)
         if other == "merge":
-            iceberg_maintenance.maintain(lake.target().place, WANTED)
+            iceberg_maintenance.maintain(lake.target().address, WANTED)
         else:
             options = {"upsert": {"keys": ["id"]}} if other == "upsert" else {}
             written(lake.target(**options), mark(0, pipeline="other"), rows(3 if other == "upsert" else 77))
         commit(*given)
 
     monkeypatch.setattr(iceberg_maintenance, "_commit", late)
-    iceberg_maintenance.maintain(lake.target().place, WANTED)
+    iceberg_maintenance.maintain(lake.target().address, WANTED)
     assert sorted(lake.ids()) == [*range(BATCHES), *([77] if other == "append" else [])]
     folder = lake.root / "ware house/lake/orders/data"
     assert len(list(folder.glob("merged-*"))) == (1 if other == "merge" else 0)
@@ -105,7 +105,7 @@ def test_files_that_another_writer_took_away_are_not_merged_back(lake: Lake) -> 
     filled(lake)
     target, files = lake.target(), list(iceberg_maintenance.all_files(lake.table()))
     lake.table().delete("id < 4")
-    assert not iceberg_maintenance._merge(lake.table(), files, target.place.label, WANTED)
+    assert not iceberg_maintenance._merge(lake.table(), files, target.address.label, WANTED)
     assert sorted(lake.ids()) == list(range(4, BATCHES))
 
 

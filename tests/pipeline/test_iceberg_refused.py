@@ -45,7 +45,7 @@ ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 def lake(tmp_path: Path) -> Iterator[Lake]:
     found = Lake(tmp_path)
     yield found
-    close_catalog(found.target().place)
+    close_catalog(found.target().address)
 
 
 def made(lake: Lake, schema: Schema = SCHEMA, **properties: str) -> Table:
@@ -187,7 +187,7 @@ def test_a_catalog_that_cannot_be_written(lake: Lake) -> None:
     read_only = IcebergSink.target(lake.spec(uri=f"sqlite:///file:{lake.root}/catalog.db?mode=ro&uri=true"))
     with pytest.raises(TargetRefused, match="readonly database"):
         written(read_only, mark(1), rows(2))
-    close_catalog(read_only.place)
+    close_catalog(read_only.address)
     assert lake.ids() == [1]
 
 
@@ -199,7 +199,7 @@ def test_a_catalog_that_is_not_there(lake: Lake) -> None:
 
 def test_errors_never_show_a_credential(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYICEBERG_CATALOG__TEAM__S3__SECRET_ACCESS_KEY", "hush-hush")
-    shown = typed(ValueError("bad: hush-hush at\nhttp://host/?token=123"), lake.target().place)
+    shown = typed(ValueError("bad: hush-hush at\nhttp://host/?token=123"), lake.target().address)
     assert str(shown) == "iceberg:default.lake.orders: ValueError: bad: *** at (a URL)"
 
 

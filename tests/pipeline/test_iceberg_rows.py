@@ -60,7 +60,7 @@ PARTITIONS = sorted(set(TYPES) - {"ratio", "real"})
 def lake(tmp_path: Path) -> Iterator[Lake]:
     found = Lake(tmp_path)
     yield found
-    close_catalog(found.target().place)
+    close_catalog(found.target().address)
 
 
 def table_of(columns: dict[str, tuple[pa.DataType, list[Any]]]) -> pa.Table:

@@ -130,7 +130,7 @@ def test_history_in_segments_and_what_comes_live_is_in_the_table_once(
         written(spark, broker, job)
 
     def iceberg(name: str) -> pa.Table:
-        return IcebergSink.target({"kind": "iceberg", "table": name, **catalog}).place.load().scan().to_arrow()
+        return IcebergSink.target({"kind": "iceberg", "table": name, **catalog}).address.load().scan().to_arrow()
 
     places = {name: DeltaTable(str(tmp_path / name)) for name in ("delta", "dead")}
     check(places["delta"].to_pyarrow_table(), places["dead"].to_pyarrow_table())

@@ -157,11 +157,11 @@ def test_of_two_that_merge_the_same_files_one_gives_way(tmp_path: Path, monkeypa
 
     def late(*given: Any) -> None:
         monkeypatch.setattr(delta_maintenance, "_commit", commit)
-        delta_maintenance.maintain(target.uri, target._open, COMPACT, target._settle)
+        delta_maintenance.maintain(target.uri, target._open, COMPACT, target._sync)
         commit(*given)
 
     monkeypatch.setattr(delta_maintenance, "_commit", late)
-    delta_maintenance.maintain(target.uri, target._open, COMPACT, target._settle)
+    delta_maintenance.maintain(target.uri, target._open, COMPACT, target._sync)
     assert content(target) == list(range(BATCHES))
     assert len(list(Path(target.uri).glob("*merged*"))) == 1
 
@@ -180,7 +180,7 @@ def test_a_writer_that_commits_meanwhile_is_not_undone(
         commit(*given)
 
     monkeypatch.setattr(delta_maintenance, "_commit", late)
-    delta_maintenance.maintain(target.uri, target._open, COMPACT, target._settle)
+    delta_maintenance.maintain(target.uri, target._open, COMPACT, target._sync)
     assert content(target) == [*range(BATCHES), *([] if upsert else [77])]
     changed = [each for each in DeltaTable(target.uri).to_pyarrow_table().to_pylist() if each["day"] == "changed"]
     assert [each["id"] for each in changed] == [3 if upsert else 77]

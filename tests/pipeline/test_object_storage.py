@@ -11,7 +11,7 @@ import pytest
 from pipeline.tables_world import FIRST, SCHEMA, batch, rows, write
 from pydanube.base.errors import DanubeError, SinkConflict, TargetFailed, TargetRefused
 from pydanube.pipeline.targets.delta.target import DeltaTarget
-from pydanube.pipeline.targets.files.folders import delta_place, folder_at
+from pydanube.pipeline.targets.files.folders import delta_location, folder_at
 from pydanube.pipeline.targets.files.parquet import ParquetTarget
 from pydanube.pipeline.targets.mark import Verdict
 from servers.fixtures import ObjectServer
@@ -34,7 +34,7 @@ def test_a_delta_table(uri: str) -> None:
     write(target, FIRST, rows([1], "a/b c%ü"), rows([2], None))
     assert write(target, FIRST, rows([1, 2])) is Verdict.DONE
     write(target, batch(1), rows([3], "x"))
-    found, options = delta_place(uri)
+    found, options = delta_location(uri)
     table = polars.read_delta(found, storage_options=dict(options))
     assert sorted(table.select("id", "day").rows()) == [(1, "a/b c%ü"), (2, None), (3, "x")]
     with pytest.raises(SinkConflict):
@@ -46,7 +46,7 @@ def test_an_upsert(uri: str) -> None:
     target.prepare(SCHEMA)
     write(target, FIRST, rows([1, 2], "old"))
     write(target, batch(1), rows([2, 3], "new"))
-    found, options = delta_place(uri)
+    found, options = delta_location(uri)
     table = polars.read_delta(found, storage_options=dict(options))
     assert sorted(table.select("id", "day").rows()) == [(1, "old"), (2, "new"), (3, "new")]
 
@@ -81,7 +81,7 @@ def test_a_large_file_goes_in_pieces(uri: str) -> None:
     target.prepare(schema)
     lots = pa.RecordBatch.from_pydict({"noise": [noise[at : at + 1_000_000] for at in range(0, 20_000_000, 1_000_000)]})
     write(target, FIRST, lots)
-    found, options = delta_place(uri)
+    found, options = delta_location(uri)
     assert b"".join(polars.read_delta(found, storage_options=dict(options))["noise"].to_list()) == noise[:20_000_000]
 
 

@@ -13,8 +13,8 @@ import pytest
 from pipeline.tables_world import FIRST, SCHEMA, batch, by_id, rows, stage, write
 from pydanube.base.errors import SchemaMismatch, SinkConflict, TargetFailed, TargetRefused
 from pydanube.pipeline.targets.files import parquet
-from pydanube.pipeline.targets.files.folders import LocalFolder, ObjectFolder, place_of
-from pydanube.pipeline.targets.files.parquet import KEPT, ParquetTarget
+from pydanube.pipeline.targets.files.folders import LocalFolder, ObjectFolder, location_of
+from pydanube.pipeline.targets.files.parquet import DECISIONS_KEPT, ParquetTarget
 from pydanube.pipeline.targets.mark import Verdict
 
 
@@ -136,14 +136,14 @@ def test_an_empty_batch_decides_nothing(target: ParquetTarget) -> None:
 def test_old_decisions_and_old_leftovers_go(target: ParquetTarget) -> None:
     stage(target, FIRST, [[rows([99])]])
     [left] = staged(target)
-    for number in range(KEPT + 3):
+    for number in range(DECISIONS_KEPT + 3):
         write(target, batch(number), rows([number]))
     assert left.exists()
     os.utime(left, (1, 1))
-    write(target, batch(KEPT + 3), rows([KEPT + 3]))
+    write(target, batch(DECISIONS_KEPT + 3), rows([DECISIONS_KEPT + 3]))
     assert staged(target) == []
-    assert len(list(Path(target.uri).rglob("batch-*.json"))) == KEPT
-    assert content(target) == list(range(KEPT + 4))
+    assert len(list(Path(target.uri).rglob("batch-*.json"))) == DECISIONS_KEPT
+    assert content(target) == list(range(DECISIONS_KEPT + 4))
 
 
 def test_partitions_and_pipelines(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_file_that_was_moved_and_then_taken_away_holds_up_no_batch(
 
 @pytest.mark.parametrize("kind", [LocalFolder, ObjectFolder])
 def test_a_folder_says_whether_what_it_moved_is_there(tmp_path: Path, kind: type) -> None:
-    folder = LocalFolder(tmp_path) if kind is LocalFolder else ObjectFolder(place_of(str(tmp_path)))
+    folder = LocalFolder(tmp_path) if kind is LocalFolder else ObjectFolder(location_of(str(tmp_path)))
     (tmp_path / "source").write_bytes(b"rows")
     assert [folder.move("source", "to/target") for _ in range(2)] == [True, True]
     (tmp_path / "to" / "target").unlink()

@@ -25,7 +25,7 @@ from pipeline.tables_world import batch
 from pydanube.base.errors import TargetFailed
 from pydanube.pipeline.targets import maintenance
 from pydanube.pipeline.targets.delta import durable as delta_durable
-from pydanube.pipeline.targets.delta.durable import settle
+from pydanube.pipeline.targets.delta.durable import sync_commit
 from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.files.parquet import ParquetTarget
 from pydanube.pipeline.targets.iceberg.table import close_catalog, open_catalog
@@ -101,8 +101,8 @@ def delta(disk: Disk, **more: Any) -> Table:
     path = str(disk.root / "t")
 
     def restart() -> None:
-        delta_durable._healed.clear()
-        delta_durable._settled.clear()
+        delta_durable._repaired.clear()
+        delta_durable._synced.clear()
 
     def read() -> list[dict[str, Any]]:
         return DeltaTable(path).to_pyarrow_table().to_pylist() if os.path.exists(f"{path}/_delta_log") else []
@@ -116,8 +116,8 @@ def iceberg(disk: Disk, **more: Any) -> Table:
     target = lake.target(**more)
 
     def restart() -> None:
-        close_catalog(target.place)
-        close_catalog(lake.target().place)
+        close_catalog(target.address)
+        close_catalog(lake.target().address)
 
     def read() -> list[dict[str, Any]]:
         try:
@@ -195,11 +195,11 @@ def test_a_file_of_a_commit_that_is_gone_is_an_error(disk: Disk) -> None:
     table.write({1: "ann"})
     root = disk.root / "t"
     with pytest.raises(TargetFailed, match="log entry of version 7, which was just committed, is gone"):
-        settle(root, "its id", 7)
+        sync_commit(root, "its id", 7)
     [file] = root.glob("*.parquet")
     file.unlink()
     with pytest.raises(TargetFailed, match="a file that was just committed is gone: part-"):
-        settle(root, "its id", 1)
+        sync_commit(root, "its id", 1)
 
 
 def test_checkpoints_that_deltalake_makes_are_synced_and_torn_ones_removed(disk: Disk) -> None:
@@ -251,7 +251,7 @@ def test_entries_of_others_since_the_machine_started_are_never_set_aside(
 
 
 def test_sqlite_syncs_the_end_of_its_commits(tmp_path: Path) -> None:
-    place = Lake(tmp_path).target().place
+    place = Lake(tmp_path).target().address
     engine: Any = open_catalog(place).engine  # type: ignore[attr-defined]
     with engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3, "EXTRA"

@@ -32,8 +32,8 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeltaTar
 
 
 def restart() -> None:
-    delta_durable._healed.clear()
-    delta_durable._settled.clear()
+    delta_durable._repaired.clear()
+    delta_durable._synced.clear()
 
 
 def other(number: int) -> Mark:

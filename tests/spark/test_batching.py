@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pydanube.base.errors import BatchTooLarge, ColumnInvalid, MessageTooLarge, NameInvalid
 from pydanube.base.keys import fnv1a64
-from pydanube.spark import parcels as module
-from pydanube.spark.batching import BATCH_BYTES, PartitionBatch, RowBatcher, Target
+from pydanube.spark import batching as module
+from pydanube.spark.batching import BATCH_BYTES, PartitionBatch, RowBatcher, TargetTopic
 from pydanube.wire.batch import Codec, Message
 
 OUT = "/default/out"
@@ -35,20 +35,20 @@ def cut(
     *batches: pa.RecordBatch,
     partitions: int = 0,
     topic: str | None = OUT,
-    find: Callable[[str], Target] | None = None,
+    find: Callable[[str], TargetTopic] | None = None,
     **more: Any,
 ) -> list[PartitionBatch]:
-    parcels = RowBatcher(find or (lambda name: Target(name, partitions)), lambda: 5, topic, **more)
-    found = [parcel for each in batches for parcel in parcels.add(each)]
-    found += parcels.rest()
-    for parcel in found:
-        parcel.batch.check()
-        parcel.batch.check_published()
+    batcher = RowBatcher(find or (lambda name: TargetTopic(name, partitions)), lambda: 5, topic, **more)
+    found = [made for each in batches for made in batcher.add(each)]
+    found += batcher.rest()
+    for made in found:
+        made.batch.check()
+        made.batch.check_published()
     return found
 
 
 def messages(found: Sequence[PartitionBatch]) -> list[Message]:
-    return [message for parcel in found for message in parcel.batch.messages()]
+    return [message for made in found for message in made.batch.messages()]
 
 
 def test_every_column_arrives_with_its_nulls() -> None:
@@ -58,9 +58,9 @@ def test_every_column_arrives_with_its_nulls() -> None:
         attributes=[[("x", "1"), ("y", "ü")], None, [], [("", "")]],
         event_time=[7, None, -3, 0],
     )
-    [parcel] = cut(given_rows)
-    assert parcel.place == OUT
-    found = messages([parcel])
+    [made] = cut(given_rows)
+    assert made.partition == OUT
+    found = messages([made])
     assert [each.payload for each in found] == [b"a", None, b"", b"d"]
     assert [each.key for each in found] == [b"k", None, b"", "ключ".encode()]
     assert [each.attributes for each in found] == [{"x": "1", "y": "ü"}, None, {}, {"": ""}]
@@ -101,11 +101,11 @@ def test_rows_fall_where_the_client_sends_them_and_stay_in_order(
         values, keys, topics = zip(*left[:size], strict=True) if left[:size] else ((), (), ())
         batches.append(rows(value=values, key=keys, topic=topics))
         left = left[size:]
-    found = cut(*batches, find=lambda name: Target(name, partitions[name]))
-    assert sum(parcel.batch.count for parcel in found) == len(given_rows)
+    found = cut(*batches, find=lambda name: TargetTopic(name, partitions[name]))
+    assert sum(made.batch.count for made in found) == len(given_rows)
     by_place: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
-    for parcel in found:
-        by_place.setdefault(parcel.place, []).extend((each.payload, each.key) for each in parcel.batch.messages())
+    for made in found:
+        by_place.setdefault(made.partition, []).extend((each.payload, each.key) for each in made.batch.messages())
     expected: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
     for value, key, called in given_rows:
         topic = OUT if called is None else f"/default/{called}"
@@ -123,8 +123,8 @@ def test_rows_without_keys_are_spread_in_whole_batches() -> None:
     many = rows(value=[bytes(1_000)] * 12_000)
     found = cut(many, partitions=3, turn=2)
     assert len(found) == 12
-    assert [parcel.place for parcel in found[:4]] == [f"{OUT}-part-{number}" for number in (2, 0, 1, 2)]
-    sizes = [parcel.batch.size for parcel in found]
+    assert [made.partition for made in found[:4]] == [f"{OUT}-part-{number}" for number in (2, 0, 1, 2)]
+    sizes = [made.batch.size for made in found]
     assert max(sizes) <= BATCH_BYTES
     assert min(sizes) > BATCH_BYTES * 0.9
 
@@ -133,24 +133,24 @@ def test_small_batches_are_put_together_and_large_ones_cut() -> None:
     small = rows(value=[bytes(100)] * 10)
     assert len(cut(*[small] * 100)) == 1
     found = cut(rows(value=[bytes(3 * BATCH_BYTES), b"x", bytes(3 * BATCH_BYTES), b"y"]))
-    assert [parcel.batch.count for parcel in found] == [1, 1, 1, 1]
+    assert [made.batch.count for made in found] == [1, 1, 1, 1]
 
 
 def test_many_small_messages_do_not_make_a_batch_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH_MESSAGES_MAX", 1_000)
-    assert [parcel.batch.count for parcel in cut(rows(value=[b""] * 2_500))] == [1_000, 1_000, 500]
+    assert [made.batch.count for made in cut(rows(value=[b""] * 2_500))] == [1_000, 1_000, 500]
 
 
 def test_batches_are_compressed_if_asked_for() -> None:
-    [parcel] = cut(rows(value=[bytes(1_000)] * 100), codec=Codec.ZSTD)
-    assert parcel.batch.codec == Codec.ZSTD
-    assert parcel.batch.size < 2_000
+    [made] = cut(rows(value=[bytes(1_000)] * 100), codec=Codec.ZSTD)
+    assert made.batch.codec == Codec.ZSTD
+    assert made.batch.size < 2_000
 
 
 def test_a_row_that_is_too_large_is_named_with_its_size_and_the_limit() -> None:
     with pytest.raises(BatchTooLarge, match=r"17000001 bytes.*maximum for a message is 16707584"):
         cut(rows(value=[b"x", bytes(17_000_000)], key=["", "k"]))
-    limited = Target(OUT, 0, message_bytes_max=100)
+    limited = TargetTopic(OUT, 0, message_bytes_max=100)
     with pytest.raises(MessageTooLarge, match=r"101 bytes; the maximum for /default/out is 100"):
         cut(rows(value=[b"x", bytes(101)]), find=lambda _: limited)
     assert cut(rows(value=[bytes(100)], key=["a key besides"]), find=lambda _: limited)
@@ -159,7 +159,7 @@ def test_a_row_that_is_too_large_is_named_with_its_size_and_the_limit() -> None:
 def test_only_the_topic_with_the_limit_refuses() -> None:
     limits = {"/default/a": 10, "/default/b": None}
     two = rows(value=[bytes(5), bytes(50)], topic=["a", "b"])
-    assert len(cut(two, find=lambda name: Target(name, 0, limits[name]))) == 2
+    assert len(cut(two, find=lambda name: TargetTopic(name, 0, limits[name]))) == 2
 
 
 def test_bad_values_are_named() -> None:

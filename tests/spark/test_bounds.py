@@ -11,7 +11,7 @@ import pytest
 from pydanube.base.limits import MIB
 from pydanube.spark.broker_link import BrokerLink
 from pydanube.spark.columns import Columns
-from pydanube.spark.fetch import HANDED_BYTES, JOINED_BYTES, Answer, Reading, handed, joined
+from pydanube.spark.fetch import HANDED_BYTES, JOINED_BYTES, Answer, RangeReader, join_small, slice_large
 from pydanube.spark.launch import SETTINGS, SHUFFLES, WRITE_BATCH_BYTES, fit_shuffles
 from pydanube.spark.options import Options
 from pydanube.spark.plan import TASK_BYTES_MIN, Range, tasks_wanted
@@ -25,7 +25,7 @@ def batch(rows: int, size: int) -> pa.RecordBatch:
 
 def test_spark_gets_no_more_bytes_at_a_time_than_it_should_hold() -> None:
     whole = [batch(60, MIB), batch(3, 100), batch(1, 20 * MIB)]
-    found = list(handed(iter(whole)))
+    found = list(slice_large(iter(whole)))
     assert all(each.nbytes <= HANDED_BYTES or each.num_rows == 1 for each in found)
     assert pa.Table.from_batches(found).equals(pa.Table.from_batches(whole))
     assert found[-2].num_rows == 3
@@ -33,7 +33,7 @@ def test_spark_gets_no_more_bytes_at_a_time_than_it_should_hold() -> None:
 
 def test_small_batches_that_are_large_when_unpacked_are_not_put_together() -> None:
     packed = [(100, batch(1, MIB)) for _ in range(64)]
-    assert max(each.nbytes for each in joined(iter(packed))) <= JOINED_BYTES + 2 * MIB
+    assert max(each.nbytes for each in join_small(iter(packed))) <= JOINED_BYTES + 2 * MIB
 
 
 def test_a_batch_of_an_answer_is_let_go_once_it_is_made_into_columns() -> None:
@@ -42,7 +42,7 @@ def test_a_batch_of_an_answer_is_let_go_once_it_is_made_into_columns() -> None:
     answer: Future[Answer] = Future()
     answer.set_result(Answer(batches, 0, 0))
     wanted = Range("/default/t", 1, 0, "/default/t", 0, 5, expected=True)
-    rows = Reading(cast(BrokerLink, None), True, Columns(("offset", "value")))._range(wanted, answer)
+    rows = RangeReader(cast(BrokerLink, None), True, Columns(("offset", "value")))._range(wanted, answer)
     for number in range(5):
         _, found = next(rows)
         assert found.column("offset").to_pylist() == [number]

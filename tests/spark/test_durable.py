@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pydanube.spark import durable
-from pydanube.spark.durable import MARK, heal, settle
+from pydanube.spark.durable import MARK, repair_checkpoint, sync_checkpoint
 
 
 class Power:
@@ -50,7 +50,7 @@ class Power:
             self.write("metadata", '{"id": "q"}')
         self.write(f"sources/0/{batch}", f"files of {batch}")  # which a source of files has read, before the offsets
         self.write(f"offsets/{batch}")
-        settle(str(self.path))
+        sync_checkpoint(str(self.path))
 
     def end(self, batch: int) -> None:
         """The state of the batch, and then that it is done."""
@@ -85,7 +85,7 @@ def test_after_a_power_cut_there_is_only_what_is_whole_and_the_batch_that_was_wr
         power.write("sources/0/2")
         power.write("offsets/2")  # and the power goes before it is settled
     power.cut()
-    again = heal(str(power.path))
+    again = repair_checkpoint(str(power.path))
     assert again == ([] if cut == "planned" else [1])
     assert sorted(power.found("offsets")) == [".0.crc", ".1.crc", "0", "1"]
     assert sorted(power.found("commits")) == [".0.crc", "0"], "batch 1 is repeated, for its state may be lost"
@@ -98,9 +98,9 @@ def test_after_a_power_cut_there_is_only_what_is_whole_and_the_batch_that_was_wr
 def test_what_is_done_is_settled_before_its_messages_are_given_up(power: Power) -> None:
     power.plan(0)
     power.end(0)
-    settle(str(power.path))  # as the source does it, when it is told where the next batch begins
+    sync_checkpoint(str(power.path))  # as the source does it, when it is told where the next batch begins
     power.cut()
-    assert heal(str(power.path)) == []
+    assert repair_checkpoint(str(power.path)) == []
     assert sorted(power.found("commits")) == [".0.crc", "0"]
     assert power.found("state")["1.changelog"] == b"state 1"
 
@@ -113,7 +113,7 @@ def test_state_that_was_settled_as_soon_as_it_was_written_stays(power: Power, mo
     power.plan(1)
     power.write("state/0/0/2.changelog", "of a batch that is not done")
     power.cut()
-    assert heal(str(power.path)) == []
+    assert repair_checkpoint(str(power.path)) == []
     assert power.found("state")["1.changelog"] == b"state 1"
     assert "2.changelog" not in power.found("state")
 
@@ -121,7 +121,7 @@ def test_state_that_was_settled_as_soon_as_it_was_written_stays(power: Power, mo
 def test_a_process_that_was_only_killed_loses_nothing(power: Power) -> None:
     power.plan(0)
     power.end(0)
-    assert heal(str(power.path)) == []
+    assert repair_checkpoint(str(power.path)) == []
     assert sorted(power.found("commits")) == [".0.crc", "0"]
 
 
@@ -135,14 +135,14 @@ def test_a_checkpoint_that_was_copied_to_another_machine_keeps_its_state_and_wha
     copy = shutil.copytree(power.path, tmp_path / "copy", copy_function=shutil.copy2 if times else shutil.copyfile)
     kept = {folder: power.found(folder) for folder in ("sources", "state", "offsets", "commits")}
     power.boot, power.path = power.boot + 1, copy
-    assert heal(str(copy)) == []
+    assert repair_checkpoint(str(copy)) == []
     assert {folder: power.found(folder) for folder in kept} == kept
     assert ("was copied without the times of its files" in caplog.text) is not times
     power.end(1)
     power.plan(2)  # from here on its times are its own
     power.write("state/0/0/3.changelog", "of a batch that is not done")
     power.cut()
-    assert heal(str(copy)) == []
+    assert repair_checkpoint(str(copy)) == []
     assert "3.changelog" not in power.found("state")
     assert power.found("state")["2.changelog"] == b"state 2"
 
@@ -150,19 +150,19 @@ def test_a_checkpoint_that_was_copied_to_another_machine_keeps_its_state_and_wha
 def test_a_checkpoint_that_was_torn_before_anything_was_written_begins_anew(power: Power) -> None:
     power.write("metadata", "")
     power.write("offsets/0", "")
-    assert heal(str(power.path)) == []
+    assert repair_checkpoint(str(power.path)) == []
     assert not power.path.exists()
 
 
 def test_a_place_that_is_no_folder_and_one_that_is_not_there_are_left_alone(tmp_path: Path) -> None:
-    settle("s3a://bucket/points")
-    settle(None)
-    assert heal("s3a://bucket/points") == heal(str(tmp_path / "nowhere")) == []
+    sync_checkpoint("s3a://bucket/points")
+    sync_checkpoint(None)
+    assert repair_checkpoint("s3a://bucket/points") == repair_checkpoint(str(tmp_path / "nowhere")) == []
 
 
 def test_nothing_new_is_not_synced_again(power: Power) -> None:
     power.plan(0)
     before = json.loads((power.path / MARK).read_text())
     power.synced.clear()
-    settle(str(power.path))
+    sync_checkpoint(str(power.path))
     assert (json.loads((power.path / MARK).read_text()), power.synced) == (before, {})

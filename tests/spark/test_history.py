@@ -13,7 +13,7 @@ import pydanube.spark
 import pydanube.sync
 from pydanube.spark import sealed
 from pydanube.spark.columns import ALL
-from pydanube.spark.frames import Sealed, sealed_part
+from pydanube.spark.frames import SealedRange, sealed_part
 from pydanube.spark.plan import Range, StoredSegment
 from spark.tiered import Broker, tiered_broker
 from spark.world import fill, numbers
@@ -127,5 +127,5 @@ def test_a_gap_ends_what_is_sealed(
     begin: int, end: int, segments: list[StoredSegment], found: tuple[int, int] | None
 ) -> None:
     wanted = Range(TOPIC, 1, 0, TOPIC, begin, end, True, tuple(segments))
-    expected = None if found is None else Sealed(TOPIC, 0, begin, found[0], tuple(segments[: found[1]]))
+    expected = None if found is None else SealedRange(TOPIC, 0, begin, found[0], tuple(segments[: found[1]]))
     assert sealed_part(wanted) == expected

@@ -42,7 +42,7 @@ def test_a_machine_without_java_is_told_so_by_session_and_doctor(
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(launch, "JAVA_PLACES", {str(tmp_path / "jvm"): "*"})
+    monkeypatch.setattr(launch, "JAVA_FOLDERS", {str(tmp_path / "jvm"): "*"})
     with pytest.raises(JavaMissing, match="Spark needs Java 17 or newer and found none: `make java` installs it"):
         launch.session()
     assert main(["doctor", "--spark", "--url", "danube://127.0.0.1:1", "-o", "json"]) != 0

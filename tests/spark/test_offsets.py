@@ -18,7 +18,7 @@ from pydanube.spark.offsets import (
     begun,
     from_json,
     going_on,
-    parse_wishes,
+    parse_given_offsets,
     to_json,
 )
 
@@ -100,17 +100,17 @@ def test_a_first_batch_that_is_repeated_starts_where_it_did() -> None:
 
 
 def test_a_star_is_for_all_that_is_not_named() -> None:
-    wishes = parse_wishes('{"a": {"0": 15}, "*": -2}', "startingOffsets", str)
+    wishes = parse_given_offsets('{"a": {"0": 15}, "*": -2}', "startingOffsets", str)
     assert (wishes["a"].next, wishes[OTHERS].others) == ({0: 15}, EARLIEST_MARK)
     for wrong in ("0", "-3", "true", '"latest"', "{}"):
         with pytest.raises(OptionInvalid, match=r"\* must be -1 \(latest\) or -2"):
-            parse_wishes(f'{{"*": {wrong}}}', "startingOffsets", str)
+            parse_given_offsets(f'{{"*": {wrong}}}', "startingOffsets", str)
     with pytest.raises(OptionInvalid):
         from_json({"*": -2})
 
 
 def test_an_offset_of_a_checkpoint_may_be_given_as_an_option() -> None:
-    wishes = parse_wishes('{"a": {"id": 1, "0": 15, "began": [10]}}', "startingOffsets", str)
+    wishes = parse_given_offsets('{"a": {"id": 1, "0": 15, "began": [10]}}', "startingOffsets", str)
     assert wishes["a"].next == {0: 15}
     with pytest.raises(OptionInvalid, match="began"):
-        parse_wishes('{"a": {"0": 15, "began": "x"}}', "startingOffsets", str)
+        parse_given_offsets('{"a": {"0": 15, "began": "x"}}', "startingOffsets", str)

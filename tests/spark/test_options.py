@@ -10,7 +10,7 @@ import pytest
 
 from pydanube.base.errors import AddressInvalid, OptionInvalid
 from pydanube.base.limits import OFFSET_MAX
-from pydanube.spark.offsets import TopicWish
+from pydanube.spark.offsets import GivenTopicOffsets
 from pydanube.spark.options import NAMES, At, Options
 from pydanube.spark.sink_options import NAMES as SINK_NAMES
 
@@ -85,8 +85,8 @@ def test_an_authority_is_a_file_and_of_a_broker_with_tls(authority: str) -> None
 def test_offsets_are_json_by_topic_and_partition() -> None:
     given = '{"orders": {"0": 12, "1": -2}, "/shop/a": {"id": 7, "0": -1}}'
     assert stream(startingOffsets=given).starting == {
-        "/default/orders": TopicWish(None, {0: 12, 1: -2}),
-        "/shop/a": TopicWish(7, {0: -1}),
+        "/default/orders": GivenTopicOffsets(None, {0: 12, 1: -2}),
+        "/shop/a": GivenTopicOffsets(7, {0: -1}),
     }
 
 

@@ -31,10 +31,10 @@ def covered(tasks: list[tuple[Range, ...]]) -> list[tuple[str, int, int]]:
     """All ranges with neighbours put together again."""
     found: list[tuple[str, int, int]] = []
     for each in (each for task in tasks for each in task):
-        if found and found[-1][0] == each.place and found[-1][2] == each.begin:
-            found[-1] = (each.place, found[-1][1], each.end)
+        if found and found[-1][0] == each.name and found[-1][2] == each.begin:
+            found[-1] = (each.name, found[-1][1], each.end)
         else:
-            found.append((each.place, each.begin, each.end))
+            found.append((each.name, each.begin, each.end))
     return found
 
 
@@ -52,7 +52,7 @@ def test_a_new_partition_and_a_new_topic_begin_at_their_first_offset() -> None:
     start = {"a": TopicOffsets(7, (10,))}
     end = {name: each.latest for name, each in states.items()}
     found = ranges_between(start, end, states)
-    assert [(each.place, each.begin, each.end, each.expected) for each in found] == [
+    assert [(each.name, each.begin, each.end, each.expected) for each in found] == [
         ("a-part-1", 5, 20, False),
         ("b-part-0", 0, 4, False),
     ]
@@ -70,7 +70,7 @@ def test_tasks_cover_exactly_the_ranges(lags: list[int], cores: int, tasks_min: 
     topic = state("a", lags, message_bytes=message)
     ranges = ranges_between({"a": TopicOffsets(7, (0,) * len(lags))}, {"a": topic.latest}, {"a": topic})
     tasks = split(ranges, {"a": topic}, tasks_min, cores)
-    assert covered(tasks) == [(each.place, each.begin, each.end) for each in ranges]
+    assert covered(tasks) == [(each.name, each.begin, each.end) for each in ranges]
     assert all(each.messages > 0 for task in tasks for each in task)
     assert all(tasks)
     if tasks_min is not None:

@@ -23,7 +23,7 @@ from pydanube.spark.broker_link import BrokerLink, close_links
 from pydanube.spark.offsets import from_json
 from pydanube.spark.options import IDLE_SECONDS
 from pydanube.spark.plan import TopicState
-from pydanube.spark.subscription import Progress
+from pydanube.spark.subscription import SubscriptionProgress
 from pydanube.testing.broker import broker_beside
 from pydanube.testing.clock import VirtualClock
 from spark.world import Query, Readers, fill, numbers, values_of
@@ -101,14 +101,14 @@ def test_a_second_query_under_the_name_is_an_error(client: Client, readers: Read
 def test_a_topic_that_is_deleted_while_it_is_being_held_is_lost(
     client: Client, readers: Readers, topic: str, monkeypatch: pytest.MonkeyPatch, limit: dict[str, str], fails: str
 ) -> None:
-    really = Progress._open
+    really = SubscriptionProgress._open
 
-    async def delete_and_open(self: Progress, name: str, place: str, offset: int) -> module.Mark:
+    async def delete_and_open(self: SubscriptionProgress, name: str, place: str, offset: int) -> module.ProgressChannel:
         if name.endswith("-b"):
             await self._client.admin.delete_topic(name)
         return await really(self, name, place, offset)
 
-    monkeypatch.setattr(Progress, "_open", delete_and_open)
+    monkeypatch.setattr(SubscriptionProgress, "_open", delete_and_open)
     fill(client, f"{topic}-a", numbers(0, 4))
     fill(client, f"{topic}-b", numbers(5, 9))
     query = Query(readers.stream(topicPattern=f"{topic}-*", subscription="q", failOnDataLoss=fails, **limit))
@@ -186,7 +186,7 @@ def test_what_was_said_while_the_broker_was_away_is_said_again(tmp_path: Path) -
         fill(client, "/default/t", numbers(0, 9))
         link = BrokerLink(broker.url, None)
         link.open(0.0)
-        progress = Progress(link.client, "q")
+        progress = SubscriptionProgress(link.client, "q")
         states = {"/default/t": TopicState("/default/t", 1, 0, (0,), (10,), 100)}
         link.wait(progress.reached(from_json({"/default/t": {"id": 1, "0": 4}}), states))
         broker.crash()
@@ -202,13 +202,13 @@ def test_a_query_whose_connection_broke_unnoticed_takes_over_what_it_held(client
     fill(client, topic, numbers(0, 9))
     link = BrokerLink(url, None)
     link.open(0.0)
-    progress = Progress(link.client, "q")
+    progress = SubscriptionProgress(link.client, "q")
     id = int(client.admin.describe_topic(topic)["id"])
     states = {topic: TopicState(topic, id, 0, (0,), (10,), 100)}
 
     async def at(offset: int, *, cut: bool = False) -> None:
         if cut:
-            [mark] = progress._marks.values()
+            [mark] = progress._channels.values()
             assert mark.connection is not None
             mark.connection.remove_channel(mark.number)  # and the broker hears nothing of it
             mark.broken(ConnectionLost("reset by peer"))

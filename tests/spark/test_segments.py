@@ -222,7 +222,7 @@ def test_little_is_asked_of_the_broker_at_once(
     monkeypatch.setattr(sealed, "RANGE_BYTES_MIN", sealed.MIB)
     fill(broker.client, topic, numbers(0, 99))
     broker.upload(topic)
-    assert [job.place for job in jobs(here.batch())] == [None]
+    assert [job.objects for job in jobs(here.batch())] == [None]
     assert values_of(all_rows(here.batch())) == numbers(0, 99)
     assert asked.places == [(topic, 0)]
 
@@ -294,7 +294,7 @@ def test_credentials_are_the_executors_own(
         reader = Readers(url, topic).batch()
         planned = reader.partitions()
         [job] = [partition.value for partition in planned]
-        assert (job.place.url, dict(job.place.options)) == (place.url, options)
+        assert (job.objects.url, dict(job.objects.options)) == (place.url, options)
         secrets = [text for name, text in place.environment.items()]
         assert not [text for text in secrets if text.encode() in pickle.dumps((reader, planned))]
         assert values_of(rows(reader, planned)) == numbers(0, 99)  # nobody here knows a key

@@ -1,7 +1,8 @@
-"""Rows of Arrow into batches, each for one topic or partition. Pure but for `find`, which says how a topic is divided.
+"""Turns rows of Arrow into batches, each for one topic or partition. Pure, except for `find`, which describes a topic.
 
-A key goes where a producer of the client would send it, and rows of one place keep their order. No row becomes an
-object: columns are copied from Arrow's buffers into those of the batch. Only keys of partitioned topics are looked at.
+A key goes to the partition to which a producer of the client would send it, and the rows of a partition keep their
+order. No row becomes an object: columns are copied from Arrow's buffers into those of the batch. Only keys of
+partitioned topics are read.
 """
 
 from __future__ import annotations
@@ -28,35 +29,35 @@ from pydanube.wire.content import seal
 from pydanube.wire.header import Header, make_stamp
 
 BATCH_BYTES = 1 * MIB  # of a batch
-GATHERED_BYTES = 8 * MIB  # of rows that are sorted by their places together, so that their batches are not tiny
-_ROW_BYTES = 24  # what a row takes besides its bytes: offsets, a time, bits
-_KEYLESS = PARTITIONS_MAX  # stands for the partition of a row that may go to any
+GATHERED_BYTES = 8 * MIB  # of rows that are sorted by partition together, so that batches are not tiny
+_ROW_BYTES = 24  # of a row besides its content: offsets, a time, bits
+_KEYLESS = PARTITIONS_MAX  # the partition of a row without a key, which may go to any
 _CODES = 2 * PARTITIONS_MAX  # of one topic
 
 
-class Target(NamedTuple):
-    """A topic that is written to."""
+class TargetTopic(NamedTuple):
+    """A topic to write to."""
 
     name: str
     partitions: int  # 0: not partitioned
     message_bytes_max: int | None = None
     key_hash: KeyHash = KeyHash.FNV1A64
 
-    def place(self, number: int) -> str:
+    def partition_name(self, number: int) -> str:
         return f"{self.name}-part-{number}" if self.partitions else self.name
 
 
 class PartitionBatch(NamedTuple):
-    place: str
+    partition: str
     batch: Batch
 
 
 class RowBatcher:
-    """One task's rows on their way into batches. `topic` is where rows go that name none."""
+    """Turns one task's rows into batches. `topic` is for rows that name none."""
 
     def __init__(
         self,
-        find: Callable[[str], Target],
+        find: Callable[[str], TargetTopic],
         now: Callable[[], int],
         topic: str | None = None,
         *,
@@ -66,16 +67,16 @@ class RowBatcher:
         self._find = find
         self._now = now
         self._topic = topic
-        self._turn = turn  # the partition that gets the next batch without keys
+        self._turn = turn  # which partition gets the next batch without keys
         self._codec = codec
-        self._targets: list[Target] = []
-        self._numbers: dict[str, int] = {}  # of targets, by what rows call them
-        self._places = 0  # of all targets
+        self._targets: list[TargetTopic] = []
+        self._numbers: dict[str, int] = {}  # of targets, by the names in rows
+        self._partition_count = 0  # partitions of all targets
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
 
     def add(self, rows: pa.RecordBatch) -> Iterator[PartitionBatch]:
-        """What is ready to go with these rows."""
+        """The batches that are complete with these rows."""
         if not len(rows):
             return
         self._held.append(_plain(rows))
@@ -84,7 +85,7 @@ class RowBatcher:
             yield from self.rest()
 
     def rest(self) -> Iterator[PartitionBatch]:
-        """What is still held."""
+        """The batches of the remaining rows."""
         held, self._held, self._held_bytes = self._held, [], 0
         if held:
             [rows] = held if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()
@@ -107,18 +108,18 @@ class RowBatcher:
             number, partition = divmod(int(codes[start]), _CODES)
             for first, last in _pieces(ends, start, end):
                 batch = encoder.batch(first, last, self._now())
-                yield PartitionBatch(self._place(self._targets[number], partition), batch)
+                yield PartitionBatch(self._partition_of(self._targets[number], partition), batch)
 
-    def _place(self, target: Target, partition: int) -> str:
+    def _partition_of(self, target: TargetTopic, partition: int) -> str:
         if partition != _KEYLESS:
-            return target.place(partition)
+            return target.partition_name(partition)
         self._turn += 1
-        return target.place((self._turn - 1) % target.partitions)
+        return target.partition_name((self._turn - 1) % target.partitions)
 
-    # -- where each row goes -------------------------------------------------------------------------------------------
+    # -- the partition of each row -------------------------------------------------------------------------------------
 
     def _codes(self, rows: pa.RecordBatch) -> Integers:
-        """A number for each row: its topic, and the partition of it."""
+        """A number for each row, made of its topic and partition."""
         numbers = self._named(rows)
         codes: Integers = numbers * _CODES
         divided = np.array([each.partitions for each in self._targets], np.int64)[numbers]
@@ -127,7 +128,7 @@ class RowBatcher:
         return codes
 
     def _partitions(self, rows: pa.RecordBatch, numbers: Integers, divided: Integers) -> Integers:
-        """Of each row that has a key; `_KEYLESS` for the others."""
+        """The partition of each row with a key, and `_KEYLESS` for the others."""
         found = np.full(len(rows), _KEYLESS, np.int64)
         if "key" not in rows.schema.names:
             return found
@@ -141,7 +142,7 @@ class RowBatcher:
         return found
 
     def _named(self, rows: pa.RecordBatch) -> Integers:
-        """The number of each row's topic."""
+        """The number of the topic of each row."""
         if "topic" not in rows.schema.names:
             assert self._topic is not None
             return np.full(len(rows), self._number(self._topic), np.int64)
@@ -160,15 +161,15 @@ class RowBatcher:
                 target = self._find(whole_name(called))
             except RequestInvalid as error:
                 raise ColumnInvalid(f"topic: {error}") from None
-            self._places += max(1, target.partitions)
-            if self._places > SINK_PARTS_MAX:
+            self._partition_count += max(1, target.partitions)
+            if self._partition_count > SINK_PARTS_MAX:
                 raise ColumnInvalid(f"one write can go to at most {SINK_PARTS_MAX} topics and partitions")
             self._numbers[called] = len(self._targets)
             self._targets.append(target)
         return self._numbers[called]
 
     def _check(self, codes: Integers, sizes: Integers, rows: pa.RecordBatch) -> None:
-        """Raises if a row is too large for any topic, or for its own, before any of these is sent."""
+        """Raises if a row is too large for any topic, or for its own, before any of these rows is sent."""
         if (largest := int(sizes.max())) > MESSAGE_BYTES_MAX:
             raise BatchTooLarge(
                 f"a row has {largest} bytes with its key; the maximum for a message is {MESSAGE_BYTES_MAX}"
@@ -186,7 +187,7 @@ class RowBatcher:
 
 
 def _plain(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows under the names that a batch has, in types of one kind. Bytes are not copied."""
+    """The same rows with the column names of a batch and uniform types. Bytes are not copied."""
     columns: dict[str, pa.Array] = {}
     for name, array in zip(rows.schema.names, rows.columns, strict=True):
         if name in ("value", "key", "topic"):
@@ -217,7 +218,7 @@ def _text(name: bytes | None) -> str:
 
 
 def _sizes(rows: pa.RecordBatch) -> Integers:
-    """Of every row, the bytes of its value, key and attributes, with 8 for each attribute: it may be empty."""
+    """The bytes of each row: value, key and attributes, with 8 for each attribute, because it may be empty."""
     total: Integers = np.diff(spans(rows.column("payload"))).astype(np.int64)
     names = rows.schema.names
     if "key" in names:
@@ -232,7 +233,7 @@ def _sizes(rows: pa.RecordBatch) -> Integers:
 
 
 def _pieces(ends: Integers, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Rows from `start` to `end` in stretches of about the same size, none larger than a batch unless it is one row."""
+    """Rows from `start` to `end` in pieces of about the same size, none larger than a batch unless it is one row."""
     before = int(ends[start - 1]) if start else 0
     total = int(ends[end - 1]) - before
     each = -(-total // -(-total // BATCH_BYTES))
@@ -244,7 +245,7 @@ def _pieces(ends: Integers, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 class _Encoder:
-    """Makes batches of stretches of rows."""
+    """Makes batches of ranges of rows."""
 
     def __init__(self, rows: pa.RecordBatch, codec: Codec) -> None:
         def column(name: str) -> pa.Array | None:

@@ -1,6 +1,6 @@
-"""A connection to the broker for code that does not await: one for each broker and process, kept as long as that.
+"""A connection to the broker for code that does not await: one for each broker and process, for as long as it lives.
 
-Spark's workers live through many tasks, so the connection does too; the client keeps it up by itself.
+Spark's workers run many tasks, which share the connection. The client reconnects by itself.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pydanube.sync import LoopThread
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-PATIENCE_SECONDS = 60.0  # for a broker that is busy, or starts again
+PATIENCE_SECONDS = 60.0  # for a broker that is busy or restarts
 RETRY = Backoff(0.05, 1.0)
 
 
 class BrokerLink:
-    """A client on a loop of its own."""
+    """A client with an event loop in a thread of its own."""
 
     def __init__(self, url: str, ca_file: str | None) -> None:
         self._loop = LoopThread()
@@ -64,7 +64,7 @@ class BrokerLink:
 
 
 async def with_retries(ask: Callable[[], Awaitable[Result]], seconds: float = PATIENCE_SECONDS) -> Result:
-    """Asks again while it may help; only for what can be asked twice."""
+    """Repeats a request as long as that may help. Only for requests that can be repeated."""
     loop = asyncio.get_running_loop()
     until, pauses = loop.time() + seconds, iter(RETRY)
     while True:
@@ -82,8 +82,8 @@ _lock = threading.Lock()
 
 
 def link_to(url: str, ca_file: str | None, *, patience: float = 0.0) -> BrokerLink:
-    """The process's link to this broker; opened, with so many seconds for it, if there is none yet."""
-    key = (os.getpid(), url, ca_file)  # a forked process has the dictionary of its parent, and none of its threads
+    """This process's link to the broker. If there is none yet, it is opened, which may take `patience` seconds."""
+    key = (os.getpid(), url, ca_file)  # a forked process has its parent's dictionary, but not its threads
     with _lock:
         if key not in _links:
             link = BrokerLink(url, ca_file)
@@ -93,7 +93,7 @@ def link_to(url: str, ca_file: str | None, *, patience: float = 0.0) -> BrokerLi
 
 
 def close_links() -> None:
-    """All of this process; a program that continues without Spark may want its connections back."""
+    """Closes all links of this process, for a program that continues without Spark."""
     with _lock:
         mine = [key for key in _links if key[0] == os.getpid()]
         links = [_links.pop(key) for key in mine]

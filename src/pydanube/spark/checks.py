@@ -1,6 +1,7 @@
-"""Whether Spark would work here: Java, PySpark, the interpreter of its workers, its packages, and finding the source.
+"""Checks whether Spark works here, for `danube doctor`: Java, PySpark, the workers' interpreter and packages, the
+source.
 
-For `danube doctor`. A worker's interpreter is asked by running it; nothing of Spark is started.
+The workers' interpreter is run, but Spark is not started.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from pydanube.spark.launch import JAVA_MIN, find_java, version_of
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 PYSPARK_MIN, PYSPARK_TESTED = (4, 2), (4, 3)
-PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {  # the oldest that works, the first too new
+PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {  # oldest that works, first too new
     "pyarrow": ((18,), None),
     "pandas": ((2, 2), (3,)),
 }
-ASK_SECONDS = 60.0  # of an interpreter that imports PySpark on a busy machine
+ASK_SECONDS = 60.0  # for an interpreter that imports PySpark on a busy machine
 INSTALL = "pip install 'pydanube[spark]'"
 ASK = """
 import importlib, importlib.metadata, json, pkgutil, sys
@@ -52,17 +53,17 @@ class Check(NamedTuple):
 def checks(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
     yield java()
     python = environment.get("PYSPARK_PYTHON") or sys.executable
-    told = ask(python)
-    if isinstance(told, str):
+    answer = ask(python)
+    if isinstance(answer, str):
         advice = "Set PYSPARK_PYTHON to the interpreter of the workers, or unset it."
-        yield Check("spark workers", FAIL, f"{python}: {told}", advice)
+        yield Check("spark workers", FAIL, f"{python}: {answer}", advice)
         return
-    yield interpreter(python, tuple(told["python"]))
-    packages = told["packages"]
+    yield interpreter(python, tuple(answer["python"]))
+    packages = answer["packages"]
     yield pyspark(packages["pyspark"])
     for name, bounds in PACKAGES.items():
         yield package(name, packages[name], *bounds)
-    yield discovery(packages["pyspark"] is not None, told["sources"], told["broken"])
+    yield discovery(packages["pyspark"] is not None, answer["sources"], answer["broken"])
 
 
 def java() -> Check:
@@ -75,7 +76,7 @@ def java() -> Check:
 
 
 def ask(python: str) -> dict[str, Any] | str:
-    """What the interpreter says of itself, or why it says nothing."""
+    """What the interpreter reports about itself, or why it does not."""
     try:
         done = subprocess.run([python, "-c", ASK], capture_output=True, text=True, timeout=ASK_SECONDS)
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -111,7 +112,7 @@ def pyspark(found: str | None) -> Check:
 
 
 def package(name: str, found: str | None, least: tuple[int, ...], below: tuple[int, ...] | None) -> Check:
-    """Of the workers."""
+    """A package of the workers."""
     check, advice = f"spark {name}", f"Run {INSTALL} in the workers' environment"
     if found is None:
         return Check(check, FAIL, "not installed", f"{advice}.")
@@ -123,7 +124,7 @@ def package(name: str, found: str | None, least: tuple[int, ...], below: tuple[i
 
 
 def discovery(pyspark: bool, sources: list[str], broken: Mapping[str, str]) -> Check:
-    """One package that cannot be imported hides all of them."""
+    """A package that cannot be imported hides all sources."""
     if not pyspark:
         return Check("spark source", FAIL, "not checked, because pyspark is missing", f"Run {INSTALL}.")
     if broken:

@@ -1,7 +1,7 @@
-"""Columns of a topic as Spark sees them, and Arrow batches of just those that are asked for.
+"""The columns of a topic as Spark sees them, and Arrow batches with those that are requested.
 
-Payloads and keys are the buffers that came from the broker. What is the same for many messages is made once and sliced.
-Spark shows `payload` as `value` and `append_time` as `timestamp`, as its users expect.
+Payloads and keys are the buffers that the broker sent. Values that many messages share are made once and sliced. Spark
+shows `payload` as `value` and `append_time` as `timestamp`, as its users expect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ META = {
     "schema_version": "int",
     "publish_time": "timestamp",
 }
-WATERMARK = {"watermark": "timestamp"}  # of the batch: only a query that says where its checkpoint is has it
+WATERMARK = {"watermark": "timestamp"}  # of the batch; only for a query that names its checkpoint
 ALL = DEFAULT | ATTRIBUTES | META
 STORED = {  # by their names in a batch
     "event_time": "event_time",
@@ -53,19 +53,19 @@ IN_SEGMENTS = STORED | {  # by their names in a segment, which has a value in ev
     "producer": "producer",
     "sequence": "sequence",
 }
-TYPE_CHARS_MAX = 100  # of a type in an error
-CONSTANT_ROWS_MIN = 4_096  # made at a time of what is the same in all rows
+TYPE_CHARS_MAX = 100  # of a type, in an error
+CONSTANT_ROWS_MIN = 4_096  # of a value that all rows share, made at a time
 
 
 def ddl(*, attributes: bool, meta: bool, decoded: dict[str, str] | None = None, watermark: bool = False) -> str:
-    """The schema of a read that names none; `decoded` are the columns that payloads become."""
+    """The default schema of a read. `decoded` are the columns that payloads become."""
     shown = DEFAULT | (decoded or {}) | (ATTRIBUTES if attributes else {}) | (META if meta else {})
     shown |= WATERMARK if watermark else {}
     return ", ".join(f"`{name}` {kind}" for name, kind in shown.items())
 
 
 def check_schema(fields: Iterable[tuple[str, str]], decoded: dict[str, str] | None = None) -> tuple[str, ...]:
-    """Names of the columns that are wanted, by name and type of each."""
+    """The names of the requested columns, which are given by name and type."""
     there = ALL | (decoded or {})
     names: list[str] = []
     for name, kind in fields:
@@ -83,12 +83,12 @@ def check_schema(fields: Iterable[tuple[str, str]], decoded: dict[str, str] | No
 
 
 def _type(kind: str) -> str:
-    """Names of fields keep their case."""
+    """The type in an error. Names of fields keep their case."""
     return kind[:TYPE_CHARS_MAX] if kind.startswith("struct") else kind[:TYPE_CHARS_MAX].upper()
 
 
 class Columns:
-    """Makes Arrow batches of some columns. Belongs to one task."""
+    """Makes Arrow batches with some columns. Belongs to one task."""
 
     def __init__(self, names: Sequence[str], watermark: int | None = None) -> None:
         """`watermark` is the value of that column, in microseconds."""
@@ -111,7 +111,7 @@ class Columns:
         self._constants: dict[str, tuple[Any, pa.Array]] = {}
 
     def batch(self, content: Batch, topic: str, partition: int, first: int, last: int) -> pa.RecordBatch:
-        """Messages `first` to `last` of it."""
+        """The messages `first` to `last` of a batch."""
         import pyarrow as pa
 
         at, count = first - content.base_offset, last - first + 1
@@ -137,7 +137,7 @@ class Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def rows(self, found: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-        """Of rows with the columns `in_segments`."""
+        """From rows with the columns `in_segments`."""
         import pyarrow as pa
 
         implied = {"topic": topic, "partition": partition, "watermark": self._watermark}
@@ -151,7 +151,7 @@ class Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _stored_columns(self, content: Batch) -> dict[str, Any]:
-        """An array where the batch has a value for each message, or the value that all of them have."""
+        """For each column an array, or the value that all messages of the batch have."""
         record = to_record_batch(content)
         names = record.schema.names
         found: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""What the driver does at the end of a write: names all that was staged, and asks for it to be committed.
+"""What the driver does at the end of a write: it lists everything that was staged, and requests a commit.
 
-The decision is a message beside the staged rows; `sink.commit` makes it durable and rolls it forward. However often it
-is asked for, and by whomever, a batch is written once.
+The list is a message beside the staged rows, the decision; `sink.commit` makes it durable and carries it out. However
+often and by whomever it is requested, a batch is written once.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pydanube.spark.staging import Refs, Writer, add_ref, open_staging
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Reply
 
-STREAM, VERSION, PLAIN = "stream", "version", "plain"  # what batches of a writer are numbered by
+STREAM, VERSION, PLAIN = "stream", "version", "plain"  # how the batches of a writer are numbered
 QUERY, BATCH, GROUP, APPLICATION = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id", "spark.app.id"
-ANY_TOPIC = "*"  # the target of a write whose rows name their topics
-LINE_BYTES_MAX = 16 * MIB  # of what Spark notes for itself in a checkpoint
+ANY_TOPIC = "*"  # the target if rows name their topics
+LINE_BYTES_MAX = 16 * MIB  # of Spark's own lines in a checkpoint
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One batch of a writer: what makes it the same as another, or not."""
+    """The identity of one batch of a writer."""
 
     writer: Writer
     once: str
@@ -44,9 +44,9 @@ class Write:
 
 
 def identify(options: SinkOptions, target: str, property_of: Callable[[str], str | None], own: str) -> Write:
-    """Which write this is, by its options and by what Spark says of the job; `own` is a name nobody else has.
+    """Identifies the write by its options and by properties of Spark's job; `own` is a unique name.
 
-    Within foreachBatch it is the query's batch: so it is written once, as if the query had written it itself.
+    Within foreachBatch, it is the query's batch, which is written once, as if the query had written it itself.
     """
     if options.application is not None:
         writer = Writer(f"application {options.application}", target, options.write_name)
@@ -58,8 +58,8 @@ def identify(options: SinkOptions, target: str, property_of: Callable[[str], str
 
 
 def run_of(property_of: Callable[[str], str | None]) -> str:
-    """Spark's id of the run, which it gives to the group of its jobs. A program may have changed the group: then the
-    application stands for the run, so that two writes of one batch are still told apart from a repetition.
+    """Spark's id of the run, which is also the group of its jobs. If a program has changed the group, the id of the
+    application is used instead, so that a second write of a batch still differs from a repetition.
     """
     group = property_of(GROUP) or ""
     try:
@@ -69,17 +69,17 @@ def run_of(property_of: Callable[[str], str | None]) -> str:
 
 
 def merged(all_parts: Iterable[Mapping[str, Refs]]) -> dict[str, Refs]:
-    """The refs of all tasks, those of the first task first."""
+    """The references of all tasks, in the order of the tasks."""
     parts: dict[str, Refs] = {}
     for each in all_parts:
-        for place, refs in each.items():
+        for partition, refs in each.items():
             for first, last in refs:
-                add_ref(parts.setdefault(place, []), first, last)
+                add_ref(parts.setdefault(partition, []), first, last)
     return parts
 
 
 async def commit(client: Client, write: Write, parts: Mapping[str, Refs], source: str) -> str:
-    """`new`, or `done` if the batch was written before. Raises what no waiting helps against."""
+    """Returns `new`, or `done` if the batch was written before. Raises permanent errors."""
     decision = json.dumps({"parts": parts}, separators=(",", ":")).encode()
     channel = await open_staging(client, write.writer)
     if write.once == STREAM and not source:
@@ -100,7 +100,7 @@ async def commit(client: Client, write: Write, parts: Mapping[str, Refs], source
 
 
 def _warn_once(write: Write, last: Mapping[str, Any] | None) -> None:
-    """With the first batch of a run: Spark commits each in a process of its own, so the broker's memory serves."""
+    """Only for the first batch of a run, which the broker knows: Spark commits each batch in a new process."""
     if last is None or last["run"] != write.run:
         log.warning(
             "query %s, to %s: the end of its input cannot be read here, so a copied or wiped checkpoint goes "
@@ -112,7 +112,7 @@ def _warn_once(write: Write, last: Mapping[str, Any] | None) -> None:
 
 
 async def _until_done(client: Client, write: Write, fields: dict[str, object], staging: str) -> str:
-    """Asks with the same decision until it is answered. The broker takes as long as it takes to write the rows."""
+    """Requests the same decision until it is answered. The broker answers when the rows are written."""
     loop = asyncio.get_running_loop()
     until, pauses, asked = loop.time() + PATIENCE_SECONDS, iter(RETRY), False
     while True:
@@ -125,22 +125,22 @@ async def _until_done(client: Client, write: Write, fields: dict[str, object], s
         except TimeoutError:
             raise client.unreachable() from None
         except TopicNotFound:
-            if write.once == PLAIN and asked and not await _is_there(client, staging):
-                return "done"  # what it staged is gone when it is written: the answer got lost, and not the rows
+            if write.once == PLAIN and asked and not await topic_exists(client, staging):
+                return "done"  # staged rows are deleted once they are written: only the answer was lost
             raise
         except DanubeError as error:
             if not error.retriable:
                 raise
             now, pause = loop.time(), next(pauses)
             if now - began > RETRY.longest:
-                until = now + PATIENCE_SECONDS  # it was being written: that is no time of waiting in vain
+                until = now + PATIENCE_SECONDS  # the broker was writing, so this time does not count
             if now + pause > until:
                 raise
         asked = True
         await asyncio.sleep(pause)
 
 
-async def _is_there(client: Client, topic: str) -> bool:
+async def topic_exists(client: Client, topic: str) -> bool:
     try:
         await with_retries(lambda: client.ask("topic", {"topic": topic}))
     except TopicNotFound:
@@ -152,7 +152,7 @@ async def _is_there(client: Client, topic: str) -> bool:
 
 
 def source_end(checkpoint: str | None, batch: int) -> str:
-    """As the checkpoint says it, in one spelling; its digest if it is long; "" if it cannot be read here."""
+    """The end in the checkpoint, in one spelling; its digest if it is long; "" if it cannot be read here."""
     path = local_checkpoint(checkpoint)
     if path is None:
         return ""
@@ -164,7 +164,7 @@ def source_end(checkpoint: str | None, batch: int) -> str:
 
 
 def _ends(file: BinaryIO) -> str:
-    for _ in range(2):  # the version, and what Spark notes for itself
+    for _ in range(2):  # the version, and Spark's own line
         if not file.readline(LINE_BYTES_MAX).endswith(b"\n"):
             return ""
     data = file.read(SINK_SOURCE_BYTES_MAX + 1)
@@ -178,7 +178,7 @@ def _ends(file: BinaryIO) -> str:
 
 
 def local_checkpoint(checkpoint: str | None) -> Path | None:
-    """The folder, if it is one that this process can open."""
+    """The folder, if this process can open it."""
     if not checkpoint:
         return None
     parts = urlsplit(checkpoint)

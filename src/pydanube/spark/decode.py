@@ -1,7 +1,7 @@
-"""Payloads to typed columns, in the workers: Arrow in, Arrow out; nothing here knows Spark.
+"""Decodes payloads into typed columns in the workers: from Arrow to Arrow, without Spark.
 
-What does not fit is an error of its row, with a short reason. A decoder works through pieces of bounded size, so what
-it holds at a time is bounded too, whatever a payload claims.
+A payload that does not fit is an error of its row, with a short reason. A decoder works on pieces of bounded size, so
+its memory is bounded too, whatever a payload claims.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-PIECE_ROWS = 2_048  # measured: fewer cost a call each, more leave the processor's caches
+PIECE_ROWS = 2_048  # measured: fewer cost more calls, and more exceed the processor's caches
 PIECE_BYTES = 4 * MIB
-ITEMS_MAX = 4 * MIB  # records, arrays and maps within arrays and maps of one payload: about a gigabyte of objects
+ITEMS_MAX = 4 * MIB  # records, arrays and maps inside arrays and maps of a payload: about a gigabyte of objects
 REASON_CHARS_MAX = 200
 ERROR, RAW_VALUE = "value_error", "value_raw"
 
 
 class Decoded(NamedTuple):
-    values: pa.StructArray  # null where there was no payload, and where it does not fit
-    errors: pa.StringArray | None = None  # why it does not; None if all do
+    values: pa.StructArray  # null if there is no payload, or if it does not fit
+    errors: pa.StringArray | None = None  # why payloads do not fit; None if all do
 
 
 class Decoder(Protocol):
     @property
     def kind(self) -> pa.DataType:
-        """The struct that payloads become."""
+        """The type of the struct that payloads become."""
 
     def decode(self, values: pa.BinaryArray) -> Decoded: ...
 
 
 def decoded_columns(options: ValueOptions, *, quoted: bool) -> dict[str, str]:
-    """Columns that payloads become, with their types as Spark reads them, or as its `simpleString`."""
+    """The columns that payloads become, with types as Spark reads them or, without quotes, as its `simpleString`."""
     columns = {"value": spelled(decoder_of(options).kind, quoted=quoted)}
     return columns if options.fail_fast else columns | {ERROR: "string", RAW_VALUE: "binary"}
 
 
 class PayloadInvalid(Exception):
-    """One payload is not what the schema says, for the reason given."""
+    """A payload does not match the schema, for the reason given."""
 
 
 def decoder_of(options: ValueOptions) -> Decoder:
@@ -63,8 +63,8 @@ def decoder_of(options: ValueOptions) -> Decoder:
     return ProtobufDecoder(options.schema, options.message or "")
 
 
-class Decoding:
-    """Makes batches with decoded columns of those that have the payload."""
+class BatchDecoder:
+    """Replaces the payload in batches by decoded columns."""
 
     def __init__(self, names: Sequence[str], options: ValueOptions) -> None:
         self._names = names
@@ -73,7 +73,7 @@ class Decoding:
         needed = [name for name in names if name not in (ERROR, RAW_VALUE)]
         if self._decoder is not None:
             needed += ["value", "topic", "partition", "offset"] if self._fail_fast else ["value"]
-        self.needed = tuple(dict.fromkeys(needed))  # columns that batches come with
+        self.needed = tuple(dict.fromkeys(needed))  # the columns that input batches must have
 
     def batch(self, found: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
@@ -112,14 +112,14 @@ def _first(found: pa.RecordBatch, errors: pa.StringArray) -> RowInvalid:
 
 
 def ends(values: pa.BinaryArray) -> np.ndarray[Any, Any]:
-    """Where each payload begins in their buffer, and where the last one ends."""
+    """Where each payload begins in the buffer, and where the last one ends."""
     import numpy as np
 
     return np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
 
 
 def pieces(values: pa.BinaryArray) -> Iterator[pa.BinaryArray]:
-    """The same rows in slices of bounded size, at least one row each."""
+    """The same rows in slices of bounded size, each with at least one row."""
     if len(values) <= PIECE_ROWS and values.nbytes <= PIECE_BYTES:
         if len(values):
             yield values
@@ -145,7 +145,7 @@ def together(parts: list[Decoded], kind: pa.DataType) -> Decoded:
 
 
 def by_rows(values: pa.BinaryArray, row: Callable[[bytes], Any], build: Callable[[list[Any]], pa.Array]) -> Decoded:
-    """Each payload by `row`, and one array of what came out. What `build` does not take is looked for row by row."""
+    """Decodes each payload with `row`, and builds one array. If `build` fails, it is tried for each row alone."""
     import pyarrow as pa
 
     found: list[Any] = []
@@ -171,7 +171,7 @@ def by_rows(values: pa.BinaryArray, row: Callable[[bytes], Any], build: Callable
     return Decoded(array, pa.array([_short(reasons.get(at)) for at in range(len(found))], pa.string()))
 
 
-_REFUSED = (ValueError, TypeError, OverflowError, ArithmeticError)  # Arrow's are among them
+_REFUSED = (ValueError, TypeError, OverflowError, ArithmeticError)  # those of Arrow are among them
 
 
 def _short(reason: str | None) -> str | None:

@@ -1,7 +1,7 @@
-"""Avro datums to columns: one bare datum for each payload, or one in the single-object encoding of the same schema.
+"""Decodes Avro into columns: each payload is one bare datum, or one in the single-object encoding of the same schema.
 
-What a payload claims costs no more than it has bytes: a schema whose arrays may have items of no bytes is refused, and
-so is one that contains itself.
+Decoding costs no more than a payload has bytes: a schema whose arrays may have items without bytes is refused, and so
+is one that contains itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 MARK = b"\xc3\x01"  # of the single-object encoding; the schema's fingerprint follows
 HEAD_BYTES = 10
 PAYLOAD_BYTES_MAX = 1 << 30  # more than any message has
-_LEAST = {"null": 0, "float": 4, "double": 8}  # bytes; others at least one
-WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}  # unions that Spark takes too
+_LEAST = {"null": 0, "float": 4, "double": 8}  # bytes; other types take at least one
+WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}  # unions that Spark supports too
 
 
 class AvroDecoder:
@@ -67,7 +67,7 @@ class AvroDecoder:
             data.seek(HEAD_BYTES)
         try:
             found = self._read(data, self._schema, None)
-        except Exception as error:  # of the library, of every kind
+        except Exception as error:  # the library raises many types
             raise PayloadInvalid(_reason(payload, error)) from None
         if rest := len(payload) - data.tell():
             raise PayloadInvalid(_reason(payload, f"{rest} extra bytes at the end"))
@@ -89,7 +89,7 @@ def _reason(payload: bytes, error: object) -> str:
 
 
 def _without_times(schema: Any) -> Any:
-    """Numbers stay numbers: Arrow makes times of them, more quickly and without a bound of years."""
+    """Times stay numbers: Arrow converts them faster, and without a limit on years."""
     if isinstance(schema, list):
         return [_without_times(each) for each in schema]
     if not isinstance(schema, dict):
@@ -103,12 +103,12 @@ def _without_times(schema: Any) -> Any:
 
 
 class _Types:
-    """Arrow types of an Avro schema: as Spark has them, and as the reader hands them out."""
+    """The Arrow types of an Avro schema: for Spark, and for the values of the reader."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
-        self._open: list[str] = []  # records that are being looked at
-        self.bytes_max = PAYLOAD_BYTES_MAX  # of a payload, so that it has not too many items
+        self._open: list[str] = []  # records that are being resolved
+        self.bytes_max = PAYLOAD_BYTES_MAX  # of a payload, so that it cannot have too many items
 
     def root(self, schema: Any) -> tuple[pa.DataType, pa.DataType]:
         if not isinstance(schema, dict) or schema.get("type") not in ("record", "error"):
@@ -168,7 +168,7 @@ class _Types:
         return struct_of(fields, f"value.schema: {name[:100]}"), pa.struct(wires)
 
     def _least(self, schema: Any, space: str) -> int:
-        """The fewest bytes that a value of it takes. All that is named in it is known by now."""
+        """The fewest bytes that a value can have. All types that it names are known by now."""
         if isinstance(schema, list):
             return 1
         if isinstance(schema, str):

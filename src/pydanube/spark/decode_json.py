@@ -1,13 +1,13 @@
-"""JSON objects to columns: by Arrow's parser, many at a time; where that refuses, one by one.
+"""Decodes JSON objects into columns: many at a time with Arrow's parser, or one by one if that fails.
 
-Arrow's parser says of a block that it is wrong, not which of its rows. So rows of a block that it refuses are decided
-by `decode_json_rows`, which takes whatever Arrow takes, with the same values. Then it does not matter which rows
-happened to be together.
+Arrow's parser reports that a block is invalid, but not which of its rows. So the rows of such a block are decoded by
+`decode_json_rows`, which accepts whatever Arrow accepts, with the same values. Therefore it does not matter which rows
+are in the same block.
 
-Arrow's parser does not care about lines: it takes one object after the other. That row and object belong together is
-certain all the same. Each payload begins with `{` and ends with `}`, and there is a line break between them, which no
-string may contain. A payload that is open at its end would have to continue with a comma or a bracket, and the next one
-does not. So each payload has at least one object, and if there are as many objects as payloads each has one.
+Arrow's parser ignores lines and reads one object after the other. Rows and objects still correspond: each payload
+begins with `{` and ends with `}`, and between two payloads there is a line break, which no string may contain. A
+payload that is incomplete at its end would have to continue with a comma or a bracket, and the next one does not. So
+each payload has at least one object, and if there are as many objects as payloads, each has exactly one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-SMALL_ROWS = 256  # of a part that is decided row by row
+SMALL_ROWS = 256  # of a part that is decoded row by row
 OPEN, CLOSE = b"{}"
 BLANKS = " \t\r\n"
 
@@ -36,7 +36,7 @@ class JsonDecoder:
         self.kind = parse_ddl(schema)
         self._rows = JsonRows(self.kind)
         self._options = None
-        if not _has_map(self.kind):  # Arrow's parser has none
+        if not _has_map(self.kind):  # Arrow's parser does not support maps
             wire = pa.schema([(each.name, _wire(each.type)) for each in self.kind])
             self._options = pj.ParseOptions(explicit_schema=wire, unexpected_field_behavior="ignore")
 
@@ -49,10 +49,10 @@ class JsonDecoder:
         values, shaped = _shaped(values)
         if shaped.all():
             return self._parts(values)
-        return self._sorted_out(values, shaped)
+        return self._separated(values, shaped)
 
-    def _sorted_out(self, values: pa.BinaryArray, shaped: np.ndarray) -> Decoded:
-        """Rows that cannot be objects are told why; the others go the quick way."""
+    def _separated(self, values: pa.BinaryArray, shaped: np.ndarray) -> Decoded:
+        """Rows that cannot be objects get an error; the others are decoded fast."""
         import numpy as np
         import pyarrow as pa
 
@@ -81,7 +81,7 @@ class JsonDecoder:
         import pyarrow.json as pj
 
         try:
-            values.cast(pa.string())  # Arrow's parser does not look at UTF-8
+            values.cast(pa.string())  # Arrow's parser does not check UTF-8
             lines = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
             joined = pc.binary_join(lines, b"\n")[0].as_buffer()
             one_block = pj.ReadOptions(use_threads=False, block_size=joined.size + 1)
@@ -90,7 +90,7 @@ class JsonDecoder:
                 return None
             columns = [table.column(at).combine_chunks() for at in range(self.kind.num_fields)]
             made = [_typed(column, each.type) for column, each in zip(columns, self.kind, strict=True)]
-        except (ValueError, ArithmeticError):  # Arrow's among them
+        except (ValueError, ArithmeticError):  # those of Arrow are among them
             return None
         return pa.StructArray.from_arrays(made, fields=list(self.kind))
 
@@ -104,7 +104,7 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _shaped(values: pa.BinaryArray) -> tuple[pa.BinaryArray, np.ndarray]:
-    """Payloads without blanks around them, and which of them look like objects that are not too deep."""
+    """Payloads without surrounding blanks, and which of them look like objects that are not nested too deep."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -136,7 +136,7 @@ def _looks(values: pa.BinaryArray) -> np.ndarray:
 
 
 def _wire(kind: pa.DataType) -> pa.DataType:
-    """What Arrow's parser is asked for: texts and numbers that are made into the type afterwards."""
+    """The type that Arrow's parser reads: a text or number that is converted afterwards."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -148,7 +148,7 @@ def _wire(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_float32(kind):
         return pa.float64()
     if pa.types.is_decimal(kind):
-        return pa.decimal256(DIGITS_MAX, kind.scale)  # has room for what the parser multiplies, and never looks at
+        return pa.decimal256(DIGITS_MAX, kind.scale)  # the parser does not check the range when it scales a number
     return kind
 
 
@@ -175,7 +175,7 @@ def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _times(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """With a zone each, or none with one; a mixture is decided row by row."""
+    """All with a zone, or all without; a mixture is decoded row by row."""
     import pyarrow as pa
 
     try:

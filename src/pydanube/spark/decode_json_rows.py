@@ -1,6 +1,6 @@
-"""JSON objects to values one by one, with a reason for what does not fit; here it is decided what does.
+"""Decodes JSON objects one by one, with a reason for those that do not fit. This defines which values fit.
 
-Whatever Arrow's parser takes is taken here too, with the same value: a test compares them.
+Whatever Arrow's parser accepts is accepted here too, with the same value: a test compares them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydanube.spark.decode import Decoded, PayloadInvalid, by_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEPTH_MAX = 500  # of brackets in brackets: Python's parser calls itself for each
+DEPTH_MAX = 500  # of nested brackets: Python's parser is recursive
 TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999 in microseconds
 DAY_MIN, DAY_MAX = TIME_MIN // DAY, TIME_MAX // DAY
 EPOCH = datetime(1970, 1, 1)
@@ -32,21 +32,21 @@ TIME = re.compile(
     re.ASCII,
 )
 DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-# strings as a whole, also one that does not end: so none is looked at twice
+# Strings are matched as a whole, also one that does not end, so that none is scanned twice.
 INF = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))|\bInf\b', re.DOTALL)
 BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
-Read = Callable[[Any, str], Any]  # of what the parser found, and where it was
+Read = Callable[[Any, str], Any]  # the parsed value and its path
 
 
 class Number(str):
-    """As it is written, for no type of Python has them all."""
+    """A number as it is written, because no type of Python can represent them all."""
 
     __slots__ = ()
 
 
-class Twice(dict[str, Any]):
-    """An object with a name that it has more than once."""
+class DuplicateNames(dict[str, Any]):
+    """An object in which a name occurs more than once."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -70,7 +70,7 @@ class JsonRows:
     def row(self, payload: bytes) -> Any:
         """Raises `PayloadInvalid`."""
         found = _parsed(payload)
-        if type(found) not in (dict, Twice):
+        if type(found) not in (dict, DuplicateNames):
             raise PayloadInvalid(f"expected an object, got {_called(found)}")
         return self._read(found, "")
 
@@ -111,7 +111,7 @@ def _parsed(payload: bytes) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    return found if len(found) == len(pairs) else Twice(pairs)
+    return found if len(found) == len(pairs) else DuplicateNames(pairs)
 
 
 _parse = json.JSONDecoder(object_pairs_hook=_object, parse_int=Number, parse_float=Number, parse_constant=Number).decode
@@ -151,20 +151,20 @@ def _struct(kind: pa.DataType, before: str) -> Read:
     def read(value: Any, at: str) -> dict[str, Any]:
         if type(value) is not dict:
             _check_object(value, at)
-            for name, _, place in readers:
+            for name, _, path in readers:
                 if name in value.names:
-                    raise _unfit(place, "is given twice")
+                    raise _unfit(path, "is given twice")
         found = {}
-        for name, reader, place in readers:
+        for name, reader, path in readers:
             given = value.get(name)
-            found[name] = None if given is None else reader(given, place)
+            found[name] = None if given is None else reader(given, path)
         return found
 
     return read
 
 
-def _map(kind: pa.DataType, place: str) -> Read:
-    reader = _reader(kind.item_type, place)
+def _map(kind: pa.DataType, path: str) -> Read:
+    reader = _reader(kind.item_type, path)
 
     def read(value: Any, at: str) -> list[tuple[str, Any]]:
         if type(value) is not dict:
@@ -177,8 +177,8 @@ def _map(kind: pa.DataType, place: str) -> Read:
     return read
 
 
-def _list(kind: pa.DataType, place: str) -> Read:
-    reader = _reader(kind.value_type, place)
+def _list(kind: pa.DataType, path: str) -> Read:
+    reader = _reader(kind.value_type, path)
 
     def read(value: Any, at: str) -> list[Any]:
         if type(value) is not list:
@@ -281,7 +281,7 @@ def _time(value: Any, at: str) -> int:
 
 
 def _check_object(value: Any, at: str) -> None:
-    if type(value) is not Twice:
+    if type(value) is not DuplicateNames:
         raise _wanted("an object", value, at)
 
 

@@ -1,4 +1,4 @@
-"""The options that say what payloads are: texts, checked on the driver; executors make the decoder of them again."""
+"""The options that describe payloads. They are checked on the driver, and executors create the decoder from them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pydanube.base.fields import Fields
 RAW, JSON, AVRO, PROTOBUF = FORMATS = ("raw", "json", "avro", "protobuf")
 PERMISSIVE, FAILFAST = MODES = ("permissive", "failfast")
 VALUE_NAMES = ("value.format", "value.schema", "value.message", "value.mode", "value.raw")
-ERRORS, EVERY = RAWS = ("errors", "all")  # which rows have the payload as it came, beside the columns
+ERRORS, EVERY = RAWS = ("errors", "all")  # which rows have the payload as it was received, besides the columns
 
 
 @dataclass(frozen=True, slots=True)
 class ValueOptions:
-    """What makes typed columns of payloads."""
+    """How payloads become typed columns."""
 
     format: str
     schema: str
-    message: str | None = None  # of Protobuf
+    message: str | None = None  # for Protobuf
     fail_fast: bool = False
-    keep_raw: bool = False  # of every row, not only of those that do not fit
+    keep_raw: bool = False  # of every row, not only of rows that do not fit
 
 
 def value_options(values: Mapping[str, str]) -> ValueOptions | None:
-    """None for payloads as they are."""
+    """None if payloads are not decoded."""
     given = Fields(OptionInvalid, {name: text.strip().lower() for name, text in values.items()})
     format = given.one_of("value.format", FORMATS, RAW)
     if format == RAW:

@@ -1,6 +1,6 @@
-"""Protobuf messages to columns: one message of a known type for each payload.
+"""Decodes Protobuf into columns: each payload is one message of a known type.
 
-The parser bounds depth and lengths by itself. Columns are gathered field by field, which is quicker than row by row.
+The parser itself limits depth and lengths. Columns are built field by field, which is faster than row by row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TIMESTAMP = "google.protobuf.Timestamp"
 SECONDS_MIN, SECONDS_MAX = -62_135_596_800, 253_402_300_799  # the years 1 to 9999
-Gather = Callable[[Sequence[Any]], "pa.Array"]  # one array of values, None among them
+Gather = Callable[[Sequence[Any]], "pa.Array"]  # builds one array of values, which may be None
 
 
 class ProtobufDecoder:
@@ -65,7 +65,7 @@ def _found(schema: str, message: str) -> Descriptor:
     pool = DescriptorPool()
     try:
         waiting = {file.name: file for file in files}
-        while waiting:  # each after those that it imports
+        while waiting:  # each after the files that it imports
             ready = [name for name, file in waiting.items() if not waiting.keys() & set(file.dependency)]
             for name in ready or list(waiting):
                 pool.Add(waiting.pop(name))
@@ -91,7 +91,7 @@ def _has_required(message: Descriptor, seen: set[str]) -> bool:
     )
 
 
-# -- types, and how a column of each is gathered ---------------------------------------------------------------------
+# -- types, and how a column of each is built --------------------------------------------------------------------------
 
 
 def _struct(message: Descriptor, open: tuple[str, ...]) -> tuple[pa.DataType, Gather]:
@@ -118,7 +118,7 @@ def _struct(message: Descriptor, open: tuple[str, ...]) -> tuple[pa.DataType, Ga
 
 
 def _field(field: FieldDescriptor, open: tuple[str, ...]) -> tuple[pa.DataType, Gather]:
-    """Gathers the field's column from messages, none of which is None."""
+    """The type of a field, and how its column is built from messages, none of which is None."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return _map(field, open)
     kind, gather = _single(field, open)

@@ -1,7 +1,7 @@
-"""Types of decoded payloads: Arrow's, which are also Spark's, read from DDL and written as DDL.
+"""Types of decoded payloads, which Arrow and Spark both have, parsed from DDL and written as DDL.
 
-Spark's own parser of DDL needs a JVM, which the process that is asked for a schema does not have. So this one knows
-the types that payloads may have, and refuses the others by name.
+Spark's own DDL parser needs a JVM, which the process that provides a schema does not have. So this one knows the types
+that payloads may have, and refuses others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pydanube.base.limits import MIB
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_CHARS_MAX = 1 * MIB  # it goes to every task
-DEPTH_MAX = 32  # of types in types
+SCHEMA_CHARS_MAX = 1 * MIB  # it is sent to every task
+DEPTH_MAX = 32  # of nested types
 FIELDS_MAX = 10_000
 DIGITS_MAX = 38  # of a decimal, as in Spark
 TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|(\w+)|([<>(),:]))")
@@ -34,7 +34,7 @@ ALIASES = {
 
 
 def simple_types() -> dict[str, pa.DataType]:
-    """By the names that Spark gives them."""
+    """By their names in Spark."""
     import pyarrow as pa
 
     return {
@@ -54,14 +54,14 @@ def simple_types() -> dict[str, pa.DataType]:
 
 
 def list_of(kind: pa.DataType) -> pa.DataType:
-    """An array as Spark calls its parts."""
+    """An array whose field has the same name as in Spark."""
     import pyarrow as pa
 
     return pa.list_(pa.field("element", kind))
 
 
 def struct_of(fields: list[tuple[str, pa.DataType]], what: str) -> pa.DataType:
-    """Names are told apart as Spark does it, without regard to case."""
+    """Names are compared as in Spark, without regard to case."""
     import pyarrow as pa
 
     seen: set[str] = set()
@@ -75,12 +75,12 @@ def struct_of(fields: list[tuple[str, pa.DataType]], what: str) -> pa.DataType:
 
 
 def parse_ddl(text: str) -> pa.DataType:
-    """`id BIGINT, tags ARRAY<STRING>` as a struct. Raises `OptionInvalid` with the place where it is wrong."""
+    """`id BIGINT, tags ARRAY<STRING>` as a struct. Raises `OptionInvalid`, which shows where it is wrong."""
     return _Parser(text).all()
 
 
 def spelled(kind: pa.DataType, *, quoted: bool = True) -> str:
-    """The type as Spark reads it; without quotes as its `simpleString`."""
+    """The type as Spark reads it or, without quotes, as its `simpleString`."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -100,7 +100,7 @@ def _quoted(name: str) -> str:
 
 
 class _Parser:
-    """Tokens from left to right, one type after the other."""
+    """A recursive parser over the tokens of the text."""
 
     def __init__(self, text: str) -> None:
         if len(text) > SCHEMA_CHARS_MAX:
@@ -121,7 +121,7 @@ class _Parser:
         return OptionInvalid(f"value.schema must be DDL, as in `id BIGINT, name STRING`; expected {wanted}, {where}")
 
     def _next(self) -> tuple[str, int]:
-        """The next token, and where it ends; an empty one at the end or where there is none."""
+        """The next token and its end; an empty one if there is none."""
         found = TOKEN.match(self._text, self._at)
         return ("", self._at) if found is None else (found[1] or found[2] or found[3], found.end())
 

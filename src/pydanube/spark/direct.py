@@ -1,7 +1,7 @@
-"""Segments straight from object storage, in an executor: only the row groups and columns that a task needs.
+"""Reads segments from object storage in an executor: only the row groups and columns that a task needs.
 
-The place comes with the plan, the credentials from the executor's own environment. Whatever goes wrong here is no error
-of the query: the broker has the same messages. A place that fails is left alone for a while.
+The location is in the plan, and credentials come from the executor's environment. A failure here is not an error of the
+query, because the broker has the same messages. A location that fails is not used for a while.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ if TYPE_CHECKING:
     from pydanube.tier.segment_file import Footer
 
 log = logging.getLogger(__name__)
-CALL_SECONDS = 20.0  # of one request, with its retries: then the broker is quicker
-AWAY_SECONDS = 60.0  # until a place that failed is tried again
-GROUPS_AHEAD = 2  # read while one is decoded
-SLICE_ROWS = 16_384  # of what is handed to Spark at a time
+CALL_SECONDS = 20.0  # of one request with its retries; after that, the broker is faster
+UNUSED_SECONDS = 60.0  # until a location that failed is used again
+GROUPS_AHEAD = 2  # that are read while one is decoded
+SLICE_ROWS = 16_384  # that Spark gets at a time
 
 
-class _AwayError(Exception):
-    """The place failed a moment ago, and somebody was told."""
+class _RecentlyFailed(Exception):
+    """The location failed recently, which was logged."""
 
 
-class Opened(NamedTuple):
-    """A segment whose footer is read and is the right one."""
+class OpenSegment(NamedTuple):
+    """A segment whose footer was read and checked."""
 
     objects: OpendalObjects
     footer: Footer
 
 
 class Store:
-    """A place in object storage, for one process."""
+    """Reads from one location in object storage, for one process."""
 
-    def __init__(self, link: BrokerLink, place: ObjectLocation) -> None:
+    def __init__(self, link: BrokerLink, location: ObjectLocation) -> None:
         self._link = link
-        self._place = place
+        self._location = location
         self._objects: OpendalObjects | None = None
-        self._away_until = 0.0
-        self._told: set[str] = set()
+        self._unused_until = 0.0
+        self._logged: set[str] = set()
 
     def works_on(self, link: BrokerLink) -> bool:
         return self._link is link
 
-    async def open(self, segment: StoredSegment) -> Opened:
+    async def open(self, segment: StoredSegment) -> OpenSegment:
         from pydanube.tier.limits import TAIL_BYTES
         from pydanube.tier.segment_file import footer_bytes, read_footer
 
-        objects = self._open_place()
+        objects = self._open_location()
         length = min(TAIL_BYTES, segment.size)
         tail = await _read(objects, segment, segment.size - length, length)
         length = footer_bytes(tail, segment.size)
@@ -73,24 +73,24 @@ class Store:
         plan = footer.plan
         facts = (plan.first, plan.last, plan.epoch, footer.rows, footer.digest)
         if facts != (segment.first, segment.last, segment.epoch, segment.rows, segment.digest):
-            raise SegmentDamaged(f"{segment.key}: it is not the segment that was planned")
-        return Opened(objects, footer)
+            raise SegmentDamaged(f"{segment.key}: it is not the segment in the plan")
+        return OpenSegment(objects, footer)
 
-    def _open_place(self) -> OpendalObjects:
-        if monotonic() < self._away_until:
-            raise _AwayError
+    def _open_location(self) -> OpendalObjects:
+        if monotonic() < self._unused_until:
+            raise _RecentlyFailed
         if self._objects is None:
             from pydanube.adapters.objects_url import parse_objects_url
             from pydanube.adapters.opendal_objects import OpendalObjects
 
-            found = parse_objects_url(self._place.url, dict(self._place.options), os.environ)
+            found = parse_objects_url(self._location.url, dict(self._location.options), os.environ)
             if found.scheme == "fs" and not Path(found.options["root"]).is_dir():
-                raise ObjectsRefused("the folder does not exist on this machine")  # opendal would make it
+                raise ObjectsRefused("the folder does not exist on this machine")  # opendal would create it
             self._objects = OpendalObjects(found, CALL_SECONDS)
         return self._objects
 
-    def rows(self, wanted: Range, opening: Future[Opened], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Its rows with those columns, in slices. Raises anything."""
+    def rows(self, wanted: Range, opening: Future[OpenSegment], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a range with these columns, in slices. May raise any error."""
         from pydanube.tier.projection import read_columns
 
         [segment] = wanted.stored
@@ -112,15 +112,15 @@ class Store:
                 future.cancel()
 
     def failed(self, error: Exception) -> None:
-        """The broker is asked from here on. Said once for each kind of reason, however many tasks find out."""
-        if isinstance(error, _AwayError):
+        """The rest is read through the broker. Logged once for each kind of error, however many tasks get it."""
+        if isinstance(error, _RecentlyFailed):
             return
-        alone = isinstance(error, ObjectMissing | SegmentDamaged) or type(error).__name__ == "InvalidSegment"
-        if not alone and monotonic() >= self._away_until:
-            self._away_until = monotonic() + AWAY_SECONDS
+        only_here = isinstance(error, ObjectMissing | SegmentDamaged) or type(error).__name__ == "InvalidSegment"
+        if not only_here and monotonic() >= self._unused_until:
+            self._unused_until = monotonic() + UNUSED_SECONDS
         kind = type(error).__name__
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._logged:
+            self._logged.add(kind)
             log.warning("reading segments through the broker instead of object storage: %s: %s", kind, error)
 
 
@@ -136,13 +136,13 @@ async def _fetch(
 ) -> list[tuple[int, bytes]]:
     from pydanube.tier.projection import stretches
 
-    places = stretches(footer, index, names)
-    data = await asyncio.gather(*(_read(objects, segment, start, length) for start, length in places))
-    return [(start, piece) for (start, _), piece in zip(places, data, strict=True)]
+    ranges = stretches(footer, index, names)
+    data = await asyncio.gather(*(_read(objects, segment, start, length) for start, length in ranges))
+    return [(start, piece) for (start, _), piece in zip(ranges, data, strict=True)]
 
 
 def _slices(rows: pa.RecordBatch, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Those with offsets from `begin` to `end`, a few thousand at a time; nothing is copied."""
+    """The rows with offsets from `begin` to `end`, some thousands at a time. Nothing is copied."""
     offsets = rows.column("offset")
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     if first < begin or last >= end:
@@ -157,11 +157,11 @@ _stores: dict[tuple[int, ObjectLocation], Store] = {}
 _lock = threading.Lock()
 
 
-def store_at(link: BrokerLink, place: ObjectLocation) -> Store:
-    """The process's own. It works on the loop of its link."""
-    key = (os.getpid(), place)
+def store_at(link: BrokerLink, location: ObjectLocation) -> Store:
+    """This process's store for the location, which uses the loop of its link."""
+    key = (os.getpid(), location)
     with _lock:
         found = _stores.get(key)
         if found is None or not found.works_on(link):
-            found = _stores[key] = Store(link, place)
+            found = _stores[key] = Store(link, location)
         return found

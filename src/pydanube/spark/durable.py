@@ -1,9 +1,9 @@
-"""Spark's checkpoint on a disk that forgets what was not synced: Spark renames files and never syncs them.
+"""Makes Spark's checkpoint survive a power failure: Spark renames its files and never syncs them.
 
-A table is synced when it is committed, and messages are given up when they are done. So what a batch needs to be
-repeated is synced before it can write anything (`settle`), and after a power cut all that was not is taken away
-(`heal`): the last batch comes again, and whoever has it already says so. Only for folders; other places are durable by
-themselves.
+Tables are synced when they are committed, and messages are released when they are processed. So everything that a batch
+needs to be repeated is synced before it writes anything (`sync_checkpoint`), and after a power failure all unsynced
+files are deleted (`repair_checkpoint`). Then the last batch is repeated, and targets that already have it ignore it.
+This is only for folders; other storage is durable by itself.
 """
 
 from __future__ import annotations
@@ -24,27 +24,30 @@ from pydanube.spark.committing import local_checkpoint
 log = logging.getLogger(__name__)
 MARK = "danube-synced.json"
 MARK_BYTES_MAX = 10_000_000
-CLOCK_NANOSECONDS = 50_000_000  # files have the time of a coarser clock
-BY_TIME = ("state", "sources")  # what is new there only times tell; a source of files notes in the latter what it read
-_BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one after every start of the machine
+CLOCK_NANOSECONDS = 50_000_000  # the clock of file times is coarser
+BY_TIME = (
+    "state",
+    "sources",
+)  # folders where only the times of files tell what is new
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # changes with every start of the machine
 
 
-class Settled(NamedTuple):
-    """What of a checkpoint is on the disk for certain."""
+class SyncedState(NamedTuple):
+    """What of a checkpoint is certainly on disk."""
 
-    planned: int = -1  # offsets of batches up to this one
-    done: int = -1  # commits of batches up to this one, and the state they left
-    until: int = 0  # and everything written before: nanoseconds since 1970
+    planned: int = -1  # the offsets of batches up to this one
+    done: int = -1  # the commits of batches up to this one, and their state
+    until: int = 0  # and everything written before this time, in nanoseconds since 1970
     boot: str = ""
-    recent: tuple[str, ...] = ()  # of those by time, files that are newer, and on the disk all the same
+    recent: tuple[str, ...] = ()  # files that are newer than that, and on disk nevertheless
 
 
-def settle(checkpoint: str | None) -> None:
-    """Syncs what is new in a checkpoint. To be called before a batch is written, and before messages are given up."""
+def sync_checkpoint(checkpoint: str | None) -> None:
+    """Syncs what is new in a checkpoint. Must be called before a batch is written, and before messages are released."""
     path = local_checkpoint(checkpoint)
     if path is None or not (path / "offsets").is_dir():
         return
-    known = _mark(path) or Settled()
+    known = _mark(path) or SyncedState()
     planned, done = _newest(path / "offsets"), _newest(path / "commits")
     if (planned, done) == (known.planned, known.done):
         return
@@ -58,19 +61,19 @@ def settle(checkpoint: str | None) -> None:
             recent.append(str(file.relative_to(path)))
     for folder in sorted(folders):
         _sync(folder)
-    _write(path, Settled(planned, done, until, _boot(), tuple(recent)))
+    _write(path, SyncedState(planned, done, until, _boot(), tuple(recent)))
 
 
-def heal(checkpoint: str) -> list[int]:
-    """Before a query starts: what a power cut may have left half written is taken away. Returns the batches whose end
-    was forgotten: they come again, the same as before.
+def repair_checkpoint(checkpoint: str) -> list[int]:
+    """Before a query starts: deletes files that a power failure may have left incomplete. Returns the batches whose
+    commit was deleted: they are repeated, unchanged.
     """
     path = local_checkpoint(checkpoint)
     if path is None or not path.is_dir():
         return []
     known = _mark(path)
     if known is None:
-        if _is_torn(path / "metadata"):  # then nothing was ever written to a target
+        if _is_torn(path / "metadata"):  # so nothing was ever written to a target
             shutil.rmtree(path)
         return []
     if known.boot and known.boot == _boot():
@@ -95,8 +98,8 @@ def heal(checkpoint: str) -> list[int]:
     return sorted(again)
 
 
-def _written(path: Path, known: Settled) -> Iterator[Path]:
-    """Files since then; with their checksums, without which Hadoop would not read them."""
+def _written(path: Path, known: SyncedState) -> Iterator[Path]:
+    """The files written since, with their checksums, without which Hadoop does not read them."""
     for folder, last in (("offsets", known.planned), ("commits", known.done)):
         for number in _numbers(path / folder):
             if number > last:
@@ -109,7 +112,7 @@ def _written(path: Path, known: Settled) -> Iterator[Path]:
 def _is_newer(file: Path, until: int) -> bool:
     try:
         return file.stat().st_mtime_ns > until
-    except FileNotFoundError:  # a temporary one, renamed meanwhile
+    except FileNotFoundError:  # a temporary file, renamed meanwhile
         return False
 
 
@@ -139,28 +142,28 @@ def _is_torn(file: Path) -> bool:
         return True
 
 
-def _mark(path: Path) -> Settled | None:
+def _mark(path: Path) -> SyncedState | None:
     try:
         found = json.loads((path / MARK).read_bytes()[:MARK_BYTES_MAX])
         recent = tuple(map(str, found["recent"]))
-        return Settled(int(found["planned"]), int(found["done"]), int(found["until"]), str(found["boot"]), recent)
+        return SyncedState(int(found["planned"]), int(found["done"]), int(found["until"]), str(found["boot"]), recent)
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
 
 
-def _write(path: Path, mark: Settled) -> None:
+def _write(path: Path, mark: SyncedState) -> None:
     temporary = path / f".{MARK}-{os.getpid()}"
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(mark._asdict(), file)
         file.flush()
-        os.utime(file.fileno(), ns=(mark.until, mark.until))  # a copy without times has another one, and is known by it
+        os.utime(file.fileno(), ns=(mark.until, mark.until))  # so that a copy without file times is recognized
         os.fsync(file.fileno())
     os.replace(temporary, path / MARK)
     _sync(path)
 
 
 def _sync(path: Path) -> None:
-    with suppress(FileNotFoundError):  # tidied away by Spark meanwhile, so not needed
+    with suppress(FileNotFoundError):  # deleted by Spark meanwhile, so not needed
         sync_path(path)
 
 

@@ -1,9 +1,10 @@
-"""What to do about an error, for whoever sees only its traceback."""
+"""Adds what to do about an error to its traceback, because Spark shows nothing else of it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from pydanube.base.errors import DanubeError
@@ -12,15 +13,24 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
+@contextmanager
+def _help() -> Iterator[None]:
+    try:
+        yield
+    except DanubeError as error:
+        error.add_note(f"What to do: {error.help}")
+        raise
+
+
 def with_help(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Spark shows the traceback of an error and nothing else: what to do stands in it."""
-
     @functools.wraps(call)
-    def with_help(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        try:
+    def helped(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        with _help():
             return call(*arguments, **named)
-        except DanubeError as error:
-            error.add_note(f"What to do: {error.help}")
-            raise
 
-    return with_help
+    return helped
+
+
+def iterate_with_help(values: Iterator[Result]) -> Iterator[Result]:
+    with _help():
+        yield from values

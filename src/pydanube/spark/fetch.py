@@ -1,8 +1,8 @@
-"""What an executor does: reads its ranges, from segments or the broker, and hands Spark Arrow batches.
+"""What an executor does: it reads its ranges, from segments or through the broker, and returns Arrow batches to Spark.
 
-While one answer is made into columns the next is on its way; what is under way is bounded. Exactly the offsets of the
-range come out, or an error: what is no longer there is told apart from offsets that were never used. Where a
-segment cannot be read, for whatever reason, the broker is asked for the rest of it.
+While one answer is decoded, the next is requested; the number of requests is bounded. The result is exactly the offsets
+of the range, or an error: deleted messages are distinguished from offsets that were never used. If a segment cannot be
+read, for whatever reason, the rest of it is read through the broker.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pydanube.base.limits import KIB, MIB
 from pydanube.client import Client
 from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to, with_retries
 from pydanube.spark.columns import Columns
-from pydanube.spark.decode import Decoding
-from pydanube.spark.direct import Opened, Store, store_at
+from pydanube.spark.decode import BatchDecoder
+from pydanube.spark.direct import OpenSegment, Store, store_at
 from pydanube.spark.options import Options
 from pydanube.spark.plan import Job, Range
 from pydanube.spark.topics import check_id, loss_handler
@@ -28,21 +28,21 @@ from pydanube.wire.commands import Batches
 if TYPE_CHECKING:
     import pyarrow as pa
 
-READ_BYTES = 2 * MIB  # asked for at a time; measured: less costs the broker, more the reader
-AHEAD_MAX = 8  # ranges whose first answer is asked for before it is their turn
-SMALL_BYTES = 64 * KIB  # batches below it are put together, for each costs Spark as much as a large one
+READ_BYTES = 2 * MIB  # in one request; measured: less costs the broker more, and more costs the reader more
+AHEAD_MAX = 8  # ranges whose first answer is requested in advance
+SMALL_BYTES = 64 * KIB  # smaller batches are joined, because each costs Spark as much as a large one
 JOINED_ROWS, JOINED_BYTES = 8_192, 4 * MIB
-HANDED_BYTES = 8 * MIB  # unpacked, of one batch that Spark gets: its JVM holds it beside the rows made of it
+HANDED_BYTES = 8 * MIB  # uncompressed, of one batch for Spark, whose JVM holds it besides its rows
 
 
 class Answer(NamedTuple):
     batches: list[Batch]
-    first: int  # where the partition begins; known if there are no batches
+    first: int  # of the partition; set if there are no batches
     end: int
 
 
-async def read(client: Client, place: str, offset: int) -> Answer:
-    request = {"topic": place, "offset": offset, "bytes_max": READ_BYTES}
+async def read(client: Client, partition: str, offset: int) -> Answer:
+    request = {"topic": partition, "offset": offset, "bytes_max": READ_BYTES}
     answer = await with_retries(lambda: client.ask_any("read", request))
     if isinstance(answer, Batches):
         return Answer([Batch.parse(data) for data in answer.batches], 0, 0)
@@ -50,17 +50,17 @@ async def read(client: Client, place: str, offset: int) -> Answer:
 
 
 def read_job(options: Options, names: Sequence[str], job: Job) -> Iterator[pa.RecordBatch]:
-    """All messages of the ranges, in their order. Decoded when small batches are one, for each call costs."""
-    decoding = None if options.value is None else Decoding(names, options.value)
+    """All messages of the ranges, in their order. Small batches are joined before they are decoded."""
+    decoding = None if options.value is None else BatchDecoder(names, options.value)
     link = link_to(options.url, options.ca_file, patience=PATIENCE_SECONDS)
-    store = None if job.place is None else store_at(link, job.place)
+    store = None if job.objects is None else store_at(link, job.objects)
     columns = Columns(names if decoding is None else decoding.needed, job.watermark)
-    found = joined(Reading(link, options.fail_on_data_loss, columns, store).all_of(job.ranges))
-    return handed(found if decoding is None else map(decoding.batch, found))
+    found = join_small(RangeReader(link, options.fail_on_data_loss, columns, store).all_of(job.ranges))
+    return slice_large(found if decoding is None else map(decoding.batch, found))
 
 
-class Reading:
-    """One task's way through its ranges."""
+class RangeReader:
+    """Reads the ranges of one task."""
 
     def __init__(self, link: BrokerLink, fail_on_data_loss: bool, columns: Columns, store: Store | None = None) -> None:
         self._link = link
@@ -68,11 +68,11 @@ class Reading:
         self._fails = fail_on_data_loss
         self._columns = columns
         self._store = store
-        self._pending: deque[Future[Any]] = deque()  # of the piece being read, and of those after it
-        self._by_broker = False  # whether it was asked for anything of the topic being read
+        self._pending: deque[Future[Any]] = deque()  # of the current piece and the next ones
+        self._by_broker = False  # whether anything of the current topic was read through the broker
 
     def all_of(self, ranges: Sequence[Range]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Each batch with the bytes it came in."""
+        """All batches, each with its size as received."""
         pieces = [piece for each in ranges for piece in (each.pieces() if self._store else [each._replace(stored=())])]
         asked = 0
         try:
@@ -97,11 +97,11 @@ class Reading:
     def _begin(self, piece: Range) -> Future[Any]:
         if piece.stored and self._store is not None:
             return self._link.begin(self._store.open(piece.stored[0]))
-        return self._ask(piece.place, piece.begin)
+        return self._ask(piece.name, piece.begin)
 
-    def _ask(self, place: str, offset: int) -> Future[Answer]:
+    def _ask(self, partition: str, offset: int) -> Future[Answer]:
         self._by_broker = True
-        return self._link.begin(read(self._link.client, place, offset))
+        return self._link.begin(read(self._link.client, partition, offset))
 
     def _piece(self, wanted: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         future = self._pending.popleft()
@@ -109,18 +109,18 @@ class Reading:
             wanted = yield from self._segment(self._store, wanted, future)
             if wanted.begin == wanted.end:
                 return
-            future = self._ask(wanted.place, wanted.begin)
+            future = self._ask(wanted.name, wanted.begin)
         yield from self._range(wanted, future)
 
     def _segment(
-        self, store: Store, wanted: Range, opening: Future[Opened]
+        self, store: Store, wanted: Range, opening: Future[OpenSegment]
     ) -> Generator[tuple[int, pa.RecordBatch], None, Range]:
-        """What of it could be read from its segment; what is left is returned, and is empty if all went well."""
+        """Reads as much as possible from the segment. Returns the rest of the range, which is empty on success."""
         rows = store.rows(wanted, opening, self._columns.in_segments)
         while True:
             try:
                 found = next(rows, None)
-            except Exception as error:  # whatever it is, the broker has the same messages
+            except Exception as error:  # the broker has the same messages
                 store.failed(error)
                 return wanted._replace(stored=())
             if found is None:
@@ -138,9 +138,9 @@ class Reading:
                 raise
             begin, offset = offset, self._next(wanted, offset, answer)
             if offset < wanted.end:
-                future = self._ask(wanted.place, offset)
+                future = self._ask(wanted.name, offset)
             answer.batches.reverse()
-            while answer.batches:  # none is kept once it is made into columns: two megabytes may unpack to gigabytes
+            while answer.batches:  # each is released once it is decoded: two megabytes may uncompress to gigabytes
                 content = answer.batches.pop()
                 first, last = max(begin, content.base_offset), min(content.last_offset, wanted.end - 1)
                 if first <= last:
@@ -148,29 +148,29 @@ class Reading:
                     yield content.size, made
 
     def _next(self, wanted: Range, offset: int, answer: Answer) -> int:
-        """Where to go on after this answer. Offsets that it passes over were never used, or are lost."""
+        """The offset after this answer. Offsets that it skips were never used, or are lost."""
         if answer.batches:
             base, after = answer.batches[0].base_offset, answer.batches[-1].last_offset + 1
         else:
             base = after = wanted.end
             if answer.end < wanted.end:
-                self._lost(f"{wanted.place} now ends at {answer.end}, but had offsets up to {wanted.end - 1}")
+                self._lost(f"{wanted.name} now ends at {answer.end}, but had offsets up to {wanted.end - 1}")
         if base > offset and wanted.expected:
-            first, _ = self._link.wait(with_retries(lambda: self._link.client.bounds(wanted.place)))
+            first, _ = self._link.wait(with_retries(lambda: self._link.client.bounds(wanted.name)))
             if first > offset:
-                gone = f"offsets {offset} to {min(first, wanted.end) - 1} of {wanted.place}"
+                gone = f"offsets {offset} to {min(first, wanted.end) - 1} of {wanted.name}"
                 self._lost(f"{gone} were deleted before they were read")
         return max(after, offset)
 
     def _check_topic(self, wanted: Range) -> None:
-        """Ids are never used again: if it has its id after all was read, nothing was read from another topic."""
+        """Ids are never reused, so if the topic still has its id, nothing was read from another topic."""
         fields = {"topic": wanted.topic}
         found = self._link.wait(with_retries(lambda: self._link.client.ask("topic", fields)))
         check_id(wanted.topic, wanted.id, int(found["id"]))
 
 
-def joined(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """The same rows; small batches put together. They count unpacked: a kilobyte may have held megabytes."""
+def join_small(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """The same rows, with small batches joined. Sizes are uncompressed, because a kilobyte may contain megabytes."""
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for packed, batch in batches:
@@ -187,8 +187,8 @@ def joined(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordB
         yield _one(small)
 
 
-def handed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, in slices of no more bytes than Spark should hold at a time; a larger row goes alone."""
+def slice_large(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, in slices that Spark can hold in memory. A larger row is a slice of its own."""
     for each in batches:
         if each.nbytes <= HANDED_BYTES:
             yield each

@@ -1,6 +1,6 @@
-"""Everything a topic has, as one DataFrame: what is sealed as Parquet, by Spark's own reader, the rest by the source.
+"""All messages of a topic as one DataFrame: sealed Parquet segments with Spark's own reader, the rest with the source.
 
-Spark's reader is quicker, for no row passes through Python, and it skips columns and row groups by itself.
+Spark's reader is faster, because no row passes through Python, and it skips columns and row groups by itself.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
-SCHEMES = {"file": "file", "s3": "s3a", "gs": "gs", "gcs": "gs"}  # ours -> Hadoop's
-GLOB = frozenset("{}[]*?\\")  # Spark would look for what they match
+SCHEMES = {"file": "file", "s3": "s3a", "gs": "gs", "gcs": "gs"}  # Danube's -> Hadoop's
+GLOB = frozenset("{}[]*?\\")  # Spark would take them as a pattern
 CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
 
 
-class Sealed(NamedTuple):
-    """What Spark's own reader reads of one partition: offsets `begin` to `end`, without `end`, in these segments."""
+class SealedRange(NamedTuple):
+    """The offsets `begin` to `end`, without `end`, of one partition, which Spark's own reader reads from segments."""
 
     topic: str
     partition: int
@@ -61,14 +61,14 @@ def history(
     reader = spark.read.format("danube").schema(shown)
     link = link_to(wanted.url, wanted.ca_file)
     start, end, states = link.wait(snapshot(link.client, wanted))
-    sealed: list[Sealed] = []
+    sealed: list[SealedRange] = []
     base = None
     if native is not False:
         ranges = ranges_between(start, end, states)
-        found, place = link.wait(find_segments(link.client, wanted, ranges, states))
+        found, location = link.wait(find_segments(link.client, wanted, ranges, states))
         for each in with_stored([tuple(ranges)], found)[0]:
             sealed += [] if (part := sealed_part(each)) is None else [part]
-        base = _base(spark, place, sealed, native) if place is not None and sealed else None
+        base = _base(spark, location, sealed, native) if location is not None and sealed else None
     if base is not None:
         start = _behind(start, sealed)
     bounds = {"startingOffsets": json.dumps(to_json(start)), "endingOffsets": json.dumps(to_json(end))}
@@ -81,18 +81,18 @@ def history(
     return frame
 
 
-def sealed_part(wanted: Range) -> Sealed | None:
-    """How far the range lies in segments, from its begin on; a gap ends it, for there may be messages in it."""
+def sealed_part(wanted: Range) -> SealedRange | None:
+    """The beginning of the range that lies in segments. A gap ends it, because there may be messages in it."""
     at, segments = wanted.begin, []
     for segment in wanted.stored:
         if segment.first > at or at >= wanted.end:
             break
         segments.append(segment)
         at = min(segment.last + 1, wanted.end)
-    return Sealed(wanted.topic, wanted.partition, wanted.begin, at, tuple(segments)) if segments else None
+    return SealedRange(wanted.topic, wanted.partition, wanted.begin, at, tuple(segments)) if segments else None
 
 
-def _behind(start: Offsets, sealed: Sequence[Sealed]) -> Offsets:
+def _behind(start: Offsets, sealed: Sequence[SealedRange]) -> Offsets:
     done = {(each.topic, each.partition): each.end for each in sealed}
     return {
         name: TopicOffsets(each.id, tuple(done.get((name, number), at) for number, at in enumerate(each.next)))
@@ -100,32 +100,36 @@ def _behind(start: Offsets, sealed: Sequence[Sealed]) -> Offsets:
     }
 
 
-def _base(spark: SparkSession, place: ObjectLocation, sealed: Sequence[Sealed], native: bool | None) -> str | None:
-    """The place as the JVM calls it, if it gets there."""
-    parts = urlsplit(place.url)
+def _base(
+    spark: SparkSession, location: ObjectLocation, sealed: Sequence[SealedRange], native: bool | None
+) -> str | None:
+    """The location as the JVM spells it, if the JVM can reach it."""
+    parts = urlsplit(location.url)
     if parts.scheme not in SCHEMES or GLOB & set(unquote(parts.path)):
         return None
     base = f"{SCHEMES[parts.scheme]}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
     try:
         if parts.scheme == "file" and native is None and not str(spark.sparkContext.master).startswith("local"):
-            return None  # that it is here does not mean that executors have it
+            return None  # a folder that the driver has may be missing on executors
         jvm, session = spark._jvm, spark._jsparkSession
         assert jvm is not None
         path = jvm.org.apache.hadoop.fs.Path(f"{base}/{sealed[0].segments[0].key}")
         there = path.getFileSystem(session.sessionState().newHadoopConf()).exists(path)
-    except Exception as error:  # of Java, of every kind: no such file system, no credentials, no answer
+    except Exception as error:  # any error of Java: no such file system, no credentials, no answer
         log.info("sealed messages are read through Python, because the JVM cannot reach %s: %s", parts.scheme, error)
         return None
     return base if there else None
 
 
-def _native(spark: SparkSession, base: str, topic: str, parts: Sequence[Sealed], names: Sequence[str]) -> DataFrame:
+def _native(
+    spark: SparkSession, base: str, topic: str, parts: Sequence[SealedRange], names: Sequence[str]
+) -> DataFrame:
     from pyspark.sql.functions import col, lit
 
     stored = {IN_SEGMENTS[name]: ALL[name] for name in names if name in IN_SEGMENTS} | {"offset": ALL["offset"]}
     schema = ", ".join(f"`{name}` {kind}" for name, kind in stored.items()) + f", `partition` {ALL['partition']}"
     paths = [f"{base}/{segment.key}" for part in parts for segment in part.segments]
-    folder = paths[0].partition("/partition=")[0]  # the partition is read off the path
+    folder = paths[0].partition("/partition=")[0]  # the partition is in the path
     frame = spark.read.schema(schema).options(basePath=folder, **CHECKED).parquet(*paths)
     for part in parts:
         if part.begin > part.segments[0].first:

@@ -1,4 +1,4 @@
-"""Hashes of many keys at once, the same as `base/keys.py` has for each. Pure."""
+"""Hashes of many keys at once, the same as those of `base/keys.py`. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A Spark session with settings that suit this source, and the Java that it needs.
+"""A Spark session with suitable settings for this source, and the Java that it needs.
 
-On the driver only. Executors of a cluster need nothing of it but pydanube, pyspark and pyarrow in their Python.
+For the driver only. Executors of a cluster need only pydanube, pyspark and pyarrow in their Python.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
-JAVA_PLACES = {"/usr/lib/jvm": "*", "/Library/Java/JavaVirtualMachines": "*/Contents/Home"}  # of systems
-JAVA_SECONDS = 20.0  # for `java -version` on a machine that is busy
+JAVA_FOLDERS = {"/usr/lib/jvm": "*", "/Library/Java/JavaVirtualMachines": "*/Contents/Home"}  # where systems have it
+JAVA_SECONDS = 20.0  # for `java -version` on a busy machine
 _MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-WRITE_BATCH_BYTES = 16 * MIB  # on the way to a writer: without it ten thousand rows, however large
+WRITE_BATCH_BYTES = 16 * MIB  # for a writer; the default is ten thousand rows, however large
 SHUFFLES, SHUFFLES_OF_SPARK = "spark.sql.shuffle.partitions", "200"
 _STORES = "org.apache.spark.sql.execution.streaming.state"
 STATE, STATE_OF_SPARK = "spark.sql.streaming.stateStore.providerClass", f"{_STORES}.HDFSBackedStateStoreProvider"
-# state on disk, not on the JVM's heap; a batch writes what it changed. A checkpoint keeps what it began with
+# State is on disk, not on the JVM's heap, and a batch writes only changes. A checkpoint keeps its first provider.
 STATE_SETTINGS = {
     STATE: f"{_STORES}.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",  # of all stores together: 500 MB
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",  # of all stores together; 500 MB
 }
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -46,8 +46,8 @@ SETTINGS = {
     **STATE_SETTINGS,
 }
 LOCAL_SETTINGS = {
-    "spark.python.unix.domain.socket.enabled": "true",  # takes 35 ms off each batch
-    "spark.sql.streaming.checkpointFileManagerClass": _MANAGER,  # and this 70, on a POSIX file system
+    "spark.python.unix.domain.socket.enabled": "true",  # saves 35 ms of each batch
+    "spark.sql.streaming.checkpointFileManagerClass": _MANAGER,  # saves 70 ms, on a POSIX file system
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -95,32 +95,33 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """For sessions that do not find the source by themselves: one broken `pyspark_*` package hides all of them."""
+    """For sessions that do not find the source by themselves, because a broken `pyspark_*` package hides it."""
     from pydanube.spark.source import DanubeSource
 
     spark.dataSource.register(DanubeSource)
 
 
 def activate(spark: SparkSession) -> None:
-    """For threads that write: call it there once, or Spark does not find the source (DATA_SOURCE_NOT_FOUND).
+    """Must be called once in every thread that writes; otherwise Spark does not find the source
+    (DATA_SOURCE_NOT_FOUND).
 
-    Spark looks for the format of a write in the session that is active in the thread, whatever session the frame is of.
-    In Python that is set in the thread that made the session, and in no other.
+    Spark looks for the format of a write in the active session of the thread, not in that of the frame. Python sets it
+    only in the thread that created the session.
     """
-    if type(spark).__module__ == "pyspark.sql.session":  # not of Spark Connect, whose server sees to it
+    if type(spark).__module__ == "pyspark.sql.session":  # with Spark Connect, the server does it
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def cores_of(spark: SparkSession) -> int | None:
-    """Of all executors there are now; not known of a Connect server's."""
+    """The cores of all current executors; None if it is not known, as with Spark Connect."""
     if type(spark).__module__ != "pyspark.sql.session":
         return None
     return int(spark.sparkContext.defaultParallelism)
 
 
 def fit_shuffles(spark: SparkSession, given: Mapping[str, str]) -> None:
-    """As many partitions as the cluster has cores, twice, instead of Spark's 200: each is a task of every batch, and a
-    query with state keeps the number that it began with. What somebody has set stays.
+    """Sets twice as many partitions as the cluster has cores, instead of Spark's 200: each is a task of every batch,
+    and a query with state keeps its first number. A value that somebody has set stays.
     """
     cores = cores_of(spark)
     if cores is not None and SHUFFLES not in given and spark.conf.get(SHUFFLES) == SHUFFLES_OF_SPARK:
@@ -129,8 +130,8 @@ def fit_shuffles(spark: SparkSession, given: Mapping[str, str]) -> None:
 
 @contextmanager
 def state_on_disk(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
-    """While a query starts in a session that was made without `SETTINGS`: the query takes a copy of the session's
-    settings, and the session itself stays as it was. What somebody has set stays.
+    """For the start of a query in a session without `SETTINGS`: the query copies the session's settings, which are
+    restored afterwards. Values that somebody has set stay.
     """
     if STATE in given or spark.conf.get(STATE) != STATE_OF_SPARK:
         yield
@@ -149,7 +150,7 @@ def state_on_disk(spark: SparkSession, given: Mapping[str, str]) -> Iterator[Non
 
 
 def find_java() -> Path:
-    """The home of a Java that Spark can use: of JAVA_HOME, else of the PATH, else where systems keep them."""
+    """The home of a Java that Spark can use: JAVA_HOME, or else on the PATH, or else in a folder of the system."""
     found = None
     for home in _homes():
         version = version_of(home)
@@ -165,7 +166,7 @@ def _homes() -> Iterator[Path]:
         yield Path(os.environ["JAVA_HOME"])
     if (java := shutil.which("java")) is not None:
         yield Path(java).resolve().parent.parent
-    for folder, homes in JAVA_PLACES.items():
+    for folder, homes in JAVA_FOLDERS.items():
         yield from sorted(Path(folder).glob(homes))
 
 
@@ -181,7 +182,7 @@ def version_of(home: Path) -> int | None:
 
 
 def wrapped(python: str) -> str:
-    """A program, as long as this process lives, that starts the interpreter without Spark's zipped sources."""
+    """A script that starts the interpreter without Spark's zipped sources. It is deleted when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="pydanube-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     worker = folder / "python"

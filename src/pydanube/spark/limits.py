@@ -1,7 +1,7 @@
-"""How far one trigger goes: within a number of records and of bytes, in the order in which messages were appended.
+"""How far one trigger reads: up to a number of records and of bytes, in the order in which messages were appended.
 
-Partitions and topics whose histories lie apart are read as they came to be, the oldest first. Sharing a trigger out by
-lag would mix their times, and a watermark would pass everything that the slower ones still have.
+If partitions and topics have messages of different times, the oldest are read first. Dividing a trigger by lag would
+mix their times, and the watermark would pass messages that are still unread in slower partitions.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pydanube.spark.offsets import Offsets, TopicOffsets
 from pydanube.spark.plan import States, shares
 from pydanube.spark.topics import offset_at_time
 
-SIZES_BYTES = 8 * MIB  # looked at in one request
-FIRST_STEP = SECOND  # microseconds: how far the search for a trigger's last append time looks at first
-Place = tuple[str, int]  # topic and partition
-Ends = dict[Place, int]
+SIZES_BYTES = 8 * MIB  # that one request covers
+FIRST_STEP = SECOND  # microseconds: the first step of the search for a trigger's last append time
+Partition = tuple[str, int]  # topic and partition
+Ends = dict[Partition, int]
 
 
 class BatchSize(NamedTuple):
-    """A stored batch, as far as its extent goes."""
+    """The extent of a stored batch."""
 
     base: int
     messages: int
@@ -34,21 +34,21 @@ class BatchSize(NamedTuple):
 
 
 class Limits:
-    """The next offsets after `start`, within a number of records and of bytes. None is no limit."""
+    """The next offsets after `start`, within a number of records and of bytes. None means no limit."""
 
     def __init__(self, client: Client, states: States, start: Offsets, end: Offsets) -> None:
         self._client = client
         self._states = states
         self._ends = {(name, number): stop for name, each in end.items() for number, stop in enumerate(each.next)}
-        self._begins = {place: self._begin(start, place) for place in self._ends}
-        self._turn = sum(self._begins.values())  # grows with what was read, so that all have their turn
+        self._begins = {partition: self._begin(start, partition) for partition in self._ends}
+        self._turn = sum(self._begins.values())  # grows with what was read, so that partitions take turns
 
-    def _begin(self, start: Offsets, place: Place) -> int:
-        name, number = place
+    def _begin(self, start: Offsets, partition: Partition) -> int:
+        name, number = partition
         known = start.get(name)
         if known is not None and number < len(known.next):
             first = self._states[name].firsts[number]
-            return max(known.next[number], min(first, self._ends[place]))
+            return max(known.next[number], min(first, self._ends[partition]))
         return self._states[name].firsts[number]
 
     async def within(self, records: int | None, bytes: int | None) -> Offsets:
@@ -62,10 +62,10 @@ class Limits:
         return {name: TopicOffsets(self._states[name].id, tuple(each.values())) for name, each in found.items()}
 
     def _lags(self) -> Ends:
-        return {place: max(0, end - self._begins[place]) for place, end in self._ends.items()}
+        return {partition: max(0, end - self._begins[partition]) for partition, end in self._ends.items()}
 
-    def _waiting(self) -> list[Place]:
-        return [place for place, lag in self._lags().items() if lag]
+    def _waiting(self) -> list[Partition]:
+        return [partition for partition, lag in self._lags().items() if lag]
 
     # -- by records ----------------------------------------------------------------------------------------------------
 
@@ -73,18 +73,18 @@ class Limits:
         if sum(self._lags().values()) <= limit:
             return
         waiting = self._waiting()
-        heads = await asyncio.gather(*(self._sizes(place, self._begins[place], 1) for place in waiting))
-        for place, found in zip(waiting, heads, strict=True):  # offsets that were never used count for nothing
-            begin = max(self._begins[place], found[0].base) if found else self._ends[place]
-            self._begins[place] = min(begin, self._ends[place])
+        heads = await asyncio.gather(*(self._sizes(partition, self._begins[partition], 1) for partition in waiting))
+        for partition, found in zip(waiting, heads, strict=True):  # offsets that were never used do not count
+            begin = max(self._begins[partition], found[0].base) if found else self._ends[partition]
+            self._begins[partition] = min(begin, self._ends[partition])
         if len(waiting) == 1:
             self._ends[waiting[0]] = min(self._ends[waiting[0]], self._begins[waiting[0]] + limit)
         elif sum(self._lags().values()) > limit:
             self._ends |= await self._oldest(limit, min(found[0].time for found in heads if found))
 
     async def _oldest(self, limit: int, first: int) -> Ends:
-        """Where the oldest messages end, at most `limit` of them and hardly fewer, the first of which was appended at
-        `first`. Many appended in the same microsecond are shared out.
+        """The ends of the oldest messages, at most `limit` of them and hardly fewer. The first was appended at `first`.
+        If many were appended in the same microsecond, partitions get shares of them.
         """
         low, below, high, above = first, dict(self._begins), 0, self._ends
         step, enough = FIRST_STEP, max(1, limit - limit // 8)
@@ -97,14 +97,14 @@ class Limits:
                 high, above = middle, found
         if self._taken(below) >= enough:
             return below
-        rests = [above[place] - below[place] for place in below]
+        rests = [above[partition] - below[partition] for partition in below]
         granted = shares(rests, limit - self._taken(below), self._turn)
-        return {place: below[place] + share for place, share in zip(below, granted, strict=True)}
+        return {partition: below[partition] + share for partition, share in zip(below, granted, strict=True)}
 
     async def _ends_at(self, time: int) -> Ends:
-        """One after the last message of each partition that was appended before `time`."""
+        """The offset after the last message of each partition that was appended before `time`."""
         waiting = self._waiting()
-        names = [self._states[name].place(number) for name, number in waiting]
+        names = [self._states[name].partition_name(number) for name, number in waiting]
         found = await asyncio.gather(*(offset_at_time(self._client, name, time) for name in names))
         within = {
             each: min(max(at, self._begins[each]), self._ends[each]) for each, at in zip(waiting, found, strict=True)
@@ -112,48 +112,48 @@ class Limits:
         return self._begins | within
 
     def _taken(self, ends: Ends) -> int:
-        return sum(end - self._begins[place] for place, end in ends.items())
+        return sum(end - self._begins[partition] for partition, end in ends.items())
 
     # -- by bytes ------------------------------------------------------------------------------------------------------
 
     async def _by_bytes(self, limit: int) -> None:
-        """Batch by batch, the oldest of all partitions first. Messages of one batch count alike."""
+        """Takes batch by batch, the oldest of all partitions first. All messages of a batch count the same."""
         waiting = self._waiting()
         ask_bytes = min(SIZES_BYTES, max(1, limit // max(1, len(waiting))))
-        ends = {place: self._begins[place] for place in waiting}
-        queues: dict[Place, deque[BatchSize]] = {place: deque() for place in waiting}
+        ends = {partition: self._begins[partition] for partition in waiting}
+        queues: dict[Partition, deque[BatchSize]] = {partition: deque() for partition in waiting}
 
-        async def fill(place: Place) -> None:
-            if ends[place] < self._ends[place]:
-                found = await self._sizes(place, ends[place], ask_bytes)
-                queues[place] += [each for each in found if each.base < self._ends[place]]
-            if not queues[place]:  # nothing more below the end: what is left was never used
-                ends[place] = self._ends[place]
+        async def fill(partition: Partition) -> None:
+            if ends[partition] < self._ends[partition]:
+                found = await self._sizes(partition, ends[partition], ask_bytes)
+                queues[partition] += [each for each in found if each.base < self._ends[partition]]
+            if not queues[partition]:  # no more batches: the remaining offsets were never used
+                ends[partition] = self._ends[partition]
 
         await asyncio.gather(*map(fill, waiting))
-        heap = [(queue[0].time, place) for place, queue in queues.items() if queue]
+        heap = [(queue[0].time, partition) for partition, queue in queues.items() if queue]
         heapify(heap)
         used = 0
         while heap:
-            _, place = heappop(heap)
-            batch = queues[place].popleft()
-            first, end = max(ends[place], batch.base), min(batch.base + batch.messages, self._ends[place])
+            _, partition = heappop(heap)
+            batch = queues[partition].popleft()
+            first, end = max(ends[partition], batch.base), min(batch.base + batch.messages, self._ends[partition])
             fitting = min(end - first, max(0, limit - used) * batch.messages // max(1, batch.bytes))
             if not fitting and not used:
-                fitting = 1  # one message is larger than the limit: it goes alone
+                fitting = 1  # one message is larger than the limit and is read alone
             if fitting:
-                ends[place] = first + fitting
+                ends[partition] = first + fitting
             used += -(-batch.bytes * fitting // batch.messages)
             if fitting < end - first:
                 break
-            if not queues[place]:
-                await fill(place)
-            if queues[place]:
-                heappush(heap, (queues[place][0].time, place))
+            if not queues[partition]:
+                await fill(partition)
+            if queues[partition]:
+                heappush(heap, (queues[partition][0].time, partition))
         self._ends |= ends
 
-    async def _sizes(self, place: Place, offset: int, bytes_max: int) -> list[BatchSize]:
-        name = self._states[place[0]].place(place[1])
+    async def _sizes(self, partition: Partition, offset: int, bytes_max: int) -> list[BatchSize]:
+        name = self._states[partition[0]].partition_name(partition[1])
         fields = {"topic": name, "offset": offset, "bytes_max": bytes_max}
         found = await with_retries(lambda: self._client.ask("sizes", fields))
         return [BatchSize(*map(int, each)) for each in found["batches"]]

@@ -1,8 +1,9 @@
-"""Where a query stands: the next offset of every partition, and the ids of the topics these are offsets of.
+"""The position of a query: the next offset of every partition, and the ids of the topics.
 
-One grammar for checkpoints, progress and options: `{"/default/orders": {"id": 7, "0": 120, "1": 96, "began": [0, 0]}}`.
-Spark compares offsets as text, so there is one order of keys: topics by name, then `id`, then partitions by number,
-then where the query began in each, which stays: by it a sink tells a query that starts over from one that goes on.
+`{"/default/orders": {"id": 7, "0": 120, "1": 96, "began": [0, 0]}}` is the format in checkpoints, progress and options.
+Spark compares offsets as text, so the order of keys is fixed: topics by name, then `id`, then partitions by number,
+then where the query began in each. That never changes, so a sink can tell a query that starts over from one that
+continues.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from pydanube.base.errors import OptionInvalid
 from pydanube.base.limits import MIB, OFFSET_MAX, PARTITIONS_MAX
 
 EARLIEST_MARK, LATEST_MARK = -2, -1  # as in Spark's Kafka source
-OTHERS = "*"  # stands for all that is not named; only in options
+OTHERS = "*"  # stands for all topics that are not named; only in options
 TEXT_CHARACTERS_MAX = 16 * MIB  # of offsets given as an option
 
 
 class TopicOffsets(NamedTuple):
-    id: int  # never used again, so that a topic made again is noticed
-    next: tuple[int, ...]  # by partition; a topic without partitions has one here
-    began: tuple[int, ...] | None = None  # by partition; None in checkpoints of older versions, and outside of queries
+    id: int  # never reused, so that a topic that was recreated is noticed
+    next: tuple[int, ...]  # by partition; a topic without partitions has one value
+    began: tuple[int, ...] | None = None  # by partition; None in checkpoints of older versions, and outside queries
 
 
 Offsets = dict[str, TopicOffsets]
 
 
-class TopicWish(NamedTuple):
-    """What somebody wrote about one topic: perhaps without the id, perhaps with marks for earliest and latest."""
+class GivenTopicOffsets(NamedTuple):
+    """The offsets of one topic as an option gives them: the id may be missing, and marks stand for earliest and latest."""
 
     id: int | None
     next: dict[int, int]
-    began: tuple[int, ...] | None = None  # means nothing in options
-    others: int | None = None  # of `OTHERS`: a mark
+    began: tuple[int, ...] | None = None  # ignored in options
+    others: int | None = None  # the mark for `OTHERS`
 
 
-GivenOffsets = dict[str, TopicWish]
+GivenOffsets = dict[str, GivenTopicOffsets]
 
 
 def to_json(offsets: Mapping[str, TopicOffsets]) -> dict[str, dict[str, Any]]:
@@ -50,25 +51,27 @@ def _one_to_json(found: TopicOffsets) -> dict[str, Any]:
 
 
 def from_json(found: Any) -> Offsets:
-    """What Spark gives back to us: its checkpoint may be somebody else's."""
+    """Parses what Spark returns from its checkpoint, which may not be ours."""
     offsets: Offsets = {}
-    for name, wish in _wishes(found, "the offset in the checkpoint", str).items():
-        numbers = sorted(wish.next)
-        if wish.id is None or numbers != list(range(len(numbers))) or min(wish.next.values(), default=0) < 0:
+    for name, each in _given_offsets(found, "the offset in the checkpoint", str).items():
+        numbers = sorted(each.next)
+        if each.id is None or numbers != list(range(len(numbers))) or min(each.next.values(), default=0) < 0:
             raise OptionInvalid(f"the offset in the checkpoint does not belong to this source: {str(found)[:200]}")
-        if wish.began is not None and len(wish.began) != len(numbers):
+        if each.began is not None and len(each.began) != len(numbers):
             raise OptionInvalid(f"the offset in the checkpoint is damaged: {str(found)[:200]}")
-        offsets[name] = TopicOffsets(wish.id, tuple(wish.next[number] for number in numbers), wish.began)
+        offsets[name] = TopicOffsets(each.id, tuple(each.next[number] for number in numbers), each.began)
     return dict(sorted(offsets.items()))
 
 
 def begun(start: Offsets) -> Offsets:
-    """Of a query that begins there."""
+    """The offsets of a query that begins there."""
     return {name: each._replace(began=each.next) for name, each in start.items()}
 
 
 def going_on(start: Offsets, end: Offsets, firsts: Mapping[str, tuple[int, ...]]) -> Offsets:
-    """`end`, with where the query began as `start` has it. What is new to the query begins at its first offset."""
+    """`end`, with the beginning of the query from `start`. Topics and partitions that are new begin at their first
+    offset.
+    """
     found: Offsets = {}
     for name, each in end.items():
         known = start[name].began if name in start else ()
@@ -80,8 +83,8 @@ def going_on(start: Offsets, end: Offsets, firsts: Mapping[str, tuple[int, ...]]
 
 
 def as_it_began(start: Offsets, end: Offsets) -> Offsets:
-    """Where the batch to `end` starts. If the first one is repeated, Spark asks for its start once more: what is the
-    latest now was not when the query began.
+    """The start of the batch that ends at `end`. If the first batch is repeated, Spark asks for its start again, which
+    may be different now if the query started at the latest offsets.
     """
     found = dict(start)
     for name, each in start.items():
@@ -110,53 +113,53 @@ def rows_between(start: Offsets, end: Offsets) -> int:
     return found
 
 
-def parse_wishes(text: str, option: str, whole_name: Callable[[str], str]) -> GivenOffsets:
-    """Offsets as somebody wrote them."""
+def parse_given_offsets(text: str, option: str, whole_name: Callable[[str], str]) -> GivenOffsets:
+    """Parses offsets that were given as an option."""
     if len(text) > TEXT_CHARACTERS_MAX:
         raise OptionInvalid(f"{option} has {len(text)} characters; the maximum is {TEXT_CHARACTERS_MAX}")
     try:
-        found = json.loads(text, object_pairs_hook=_each_once)
-    except _Twice as error:
+        found = json.loads(text, object_pairs_hook=_without_duplicates)
+    except _Duplicate as error:
         raise OptionInvalid(f"{option} has {error.args[0][:100]!r} twice") from None
     except (ValueError, RecursionError):
         raise OptionInvalid(f"{option} must be earliest, latest or JSON, not {text[:100]!r}") from None
     others = found.pop(OTHERS, None) if isinstance(found, dict) else None
-    wishes = _wishes(found, option, whole_name)
+    given = _given_offsets(found, option, whole_name)
     if others is not None:
         if type(others) is not int or others not in (EARLIEST_MARK, LATEST_MARK):
             raise OptionInvalid(
                 f"{option}: {OTHERS} must be -1 (latest) or -2 (earliest), for all topics that are not named"
             )
-        wishes[OTHERS] = TopicWish(None, {}, others=others)
-    return wishes
+        given[OTHERS] = GivenTopicOffsets(None, {}, others=others)
+    return given
 
 
-class _Twice(Exception):
+class _Duplicate(Exception):
     pass
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two with one name JSON would take the last, and the other was meant too."""
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses duplicate names, of which JSON would silently take the last."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise _Twice(name)
+            raise _Duplicate(name)
         found[name] = value
     return found
 
 
-def _wishes(found: Any, what: str, whole_name: Callable[[str], str]) -> GivenOffsets:
+def _given_offsets(found: Any, what: str, whole_name: Callable[[str], str]) -> GivenOffsets:
     if not isinstance(found, dict):
         raise OptionInvalid(f'{what} must look like {{"/default/orders": {{"0": 120}}}}, not {str(found)[:100]!r}')
-    wishes: GivenOffsets = {}
-    for name, wish in sorted(found.items()):
-        if (whole := whole_name(name)) in wishes:
+    given: GivenOffsets = {}
+    for name, each in sorted(found.items()):
+        if (whole := whole_name(name)) in given:
             raise OptionInvalid(f"{what} has {whole[:100]!r} twice, once in its short form")
-        wishes[whole] = _wish(name, wish, what)
-    return wishes
+        given[whole] = _topic_offsets(name, each, what)
+    return given
 
 
-def _wish(topic: str, found: Any, what: str) -> TopicWish:
+def _topic_offsets(topic: str, found: Any, what: str) -> GivenTopicOffsets:
     if not isinstance(found, dict):
         raise OptionInvalid(f'{what}: {topic[:100]} must have offsets by partition, as in {{"0": 120}}')
     offsets: dict[int, int] = {}
@@ -175,7 +178,7 @@ def _wish(topic: str, found: Any, what: str) -> TopicWish:
         if int(key) in offsets:
             raise OptionInvalid(f"{what}: {topic[:100]} has partition {int(key)} twice")
         offsets[int(key)] = value
-    return TopicWish(found.get("id"), offsets, None if began is None else tuple(began))
+    return GivenTopicOffsets(found.get("id"), offsets, None if began is None else tuple(began))
 
 
 def _are_offsets(found: Any) -> bool:

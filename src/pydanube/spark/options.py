@@ -1,6 +1,6 @@
-"""The options of the data source, read and checked once, on the driver. Executors get them as values.
+"""The options of the data source, parsed and checked once, on the driver. Executors get them as values.
 
-Names and defaults are those that Spark's users know from its Kafka source, where there is one.
+Names and defaults are those of Spark's Kafka source, if it has the option.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydanube.base.redaction import is_secret
 from pydanube.base.units import bytes_of, seconds_of
 from pydanube.client.transport import parse_addresses
 from pydanube.spark.decode_options import VALUE_NAMES, ValueOptions, value_options
-from pydanube.spark.offsets import GivenOffsets, parse_wishes
+from pydanube.spark.offsets import GivenOffsets, parse_given_offsets
 
 DEFAULT_URL = "danube://127.0.0.1:6650"
 EARLIEST, LATEST = "earliest", "latest"
@@ -51,7 +51,7 @@ NAMES = (
     "objects.url",
     "tls.ca",
 )
-KAFKA_NAMES = {  # what the same thing is called in Spark's Kafka source
+KAFKA_NAMES = {  # names of Spark's Kafka source
     "subscribe": "topic",
     "subscribepattern": "topicPattern",
     "maxoffsetspertrigger": "maxRecordsPerTrigger",
@@ -70,15 +70,15 @@ OF_STREAMS = (
     "syncCheckpoint",
 )
 OF_BATCHES = ("endingOffsets", "endingTimestamp")
-IDLE_SECONDS = 7 * 24 * 3600  # a week: long enough for a holiday, short enough for a disk
-TASKS_MAX = 100_000  # more tasks than a driver can plan
-DIGITS_MAX = 20  # of a number; Python reads no more than some thousands
+IDLE_SECONDS = 7 * 24 * 3600  # a week: long enough for a holiday, short enough to save disk space
+TASKS_MAX = 100_000  # more than a driver can plan
+DIGITS_MAX = 20  # of a number
 GLOB = re.compile(r"[A-Za-z0-9_*?\[][A-Za-z0-9_.*?\[\]!-]*(?<!\.)", re.ASCII)  # what may match a topic's name
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The first message that the broker took at this time or later; microseconds since 1970."""
+    """The first message that the broker received at this time or later, in microseconds since 1970."""
 
     time: int
 
@@ -88,7 +88,7 @@ Position = str | At | GivenOffsets  # earliest, latest, a time, or offsets by to
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for. Either `topics` or `pattern` is there."""
+    """The parsed options. Either `topics` or `pattern` is set."""
 
     url: str
     ca_file: str | None
@@ -101,19 +101,19 @@ class Options:
     subscription: str | None
     fail_on_data_loss: bool
     tasks_min: int | None
-    cores: int | None  # of all executors; else those of the driver's machine
+    cores: int | None  # of all executors; by default those of the driver's machine
     attributes: bool
     meta: bool
-    objects_url: str | None = None  # where executors find segments, if not where the broker says; `off` for nowhere
-    value: ValueOptions | None = None  # what payloads are, if they are to be decoded
-    release: bool = False  # whether what was read may be deleted, if nobody else needs it
-    idle_seconds: int | None = None  # after which a subscription that no query uses goes; None is never
-    watermark_of: str | None = None  # the query's own checkpoint, for the column `watermark`
-    sync_checkpoint: str | None = None  # the same, to be synced before messages are given up
+    objects_url: str | None = None  # where executors find segments, if not where the broker says; or `off`
+    value: ValueOptions | None = None  # how payloads are decoded, if they are
+    release: bool = False  # whether messages that were read may be deleted, if nobody else needs them
+    idle_seconds: int | None = None  # after which an unused subscription is deleted; None: never
+    watermark_of: str | None = None  # the query's checkpoint, for the column `watermark`
+    sync_checkpoint: str | None = None  # the query's checkpoint, which is synced before messages are released
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> Options:
-        """Raises `OptionInvalid` for what is not known, not understood or not for this kind of query."""
+        """Raises `OptionInvalid` for an option that is unknown, invalid or not for this kind of query."""
         values = known(given)
         checked = TextFields(OptionInvalid, values)
         for name in OF_BATCHES if streaming else OF_STREAMS:
@@ -149,8 +149,8 @@ class Options:
         return options
 
 
-class Shown(NamedTuple):
-    """All that the schema depends on."""
+class SchemaOptions(NamedTuple):
+    """The options that the schema depends on."""
 
     attributes: bool
     meta: bool
@@ -158,16 +158,16 @@ class Shown(NamedTuple):
     watermark: bool
 
 
-def shown_columns(given: Mapping[str, str]) -> Shown:
-    """Of options, before the kind of query is known."""
+def schema_options(given: Mapping[str, str]) -> SchemaOptions:
+    """Parses them before the kind of query is known."""
     values = known(given)
     checked = TextFields(OptionInvalid, values)
     attributes, meta = checked.flag("includeAttributes", False), checked.flag("includeMeta", False)
-    return Shown(attributes, meta, value_options(values), "watermarkOf" in values)
+    return SchemaOptions(attributes, meta, value_options(values), "watermarkOf" in values)
 
 
 def known(given: Mapping[str, str]) -> dict[str, str]:
-    """The options by their proper names; Spark does not care about case."""
+    """The options by their proper names; Spark ignores case."""
     proper = {name.lower(): name for name in NAMES}
     values: dict[str, str] = {}
     for name, value in given.items():
@@ -187,14 +187,14 @@ def whole_name(topic: str) -> str:
 
 
 def url_of(values: Mapping[str, str]) -> str:
-    """Resolved here: executors have another environment."""
+    """Resolved on the driver, because executors have another environment."""
     url = values.get("url") or os.environ.get("DANUBE_URL") or DEFAULT_URL
     parse_addresses(url)
     return url
 
 
 def ca_file_of(values: Mapping[str, str]) -> str | None:
-    """Looked for on the driver, which needs it too."""
+    """Checked on the driver, which needs the file too."""
     name = values.get("tls.ca")
     if name is None:
         return None
@@ -206,7 +206,7 @@ def ca_file_of(values: Mapping[str, str]) -> str | None:
 
 
 def _objects_url(values: Mapping[str, str]) -> str | None:
-    """Read where it is used. But it is in the plan, so a credential has no place in it."""
+    """Used by executors. It is part of the plan, so it must not contain credentials."""
     url = values.get("objects.url")
     if url is None or url == OFF:
         return url
@@ -266,7 +266,7 @@ def _position(values: Mapping[str, str], which: str, default: str) -> Position:
     text = values.get(offsets, default).strip()
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()
-    return parse_wishes(text, offsets, whole_name)
+    return parse_given_offsets(text, offsets, whole_name)
 
 
 def _microseconds(name: str, text: str) -> int:

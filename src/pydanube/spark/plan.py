@@ -1,7 +1,7 @@
-"""What one batch reads, and which task reads which part of it: pure, from offsets to ranges to tasks.
+"""What one batch reads, and which task reads which part of it: from offsets to ranges to tasks. Pure.
 
-A range is offsets of a partition. Which segments have them is a hint: what was sealed or moved since is read through
-the broker, with the same offsets.
+A range has offsets of a partition. The segments that contain them are a hint: if they have changed since, the same
+offsets are read through the broker.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import NamedTuple
 from pydanube.base.limits import MIB
 from pydanube.spark.offsets import Offsets, TopicOffsets
 
-TASK_BYTES_MAX = 512 * MIB  # a task that fails is read again
-TASK_BYTES_MIN = 8 * MIB  # a task costs about 25 ms; as much is read in that time
-MESSAGE_BYTES = 16  # what a message counts beyond its own bytes
+TASK_BYTES_MAX = 512 * MIB  # a task that fails is repeated
+TASK_BYTES_MIN = 8 * MIB  # read in about 25 ms, which is the cost of a task
+MESSAGE_BYTES = 16  # counted for a message besides its own bytes
 Task = tuple["Range", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as the broker described it. Lists have one value for each partition."""
+    """A topic as the broker described it. Tuples have one value for each partition."""
 
     name: str
     id: int
-    partitions: int  # 0: it has none, and is its own place
+    partitions: int  # 0: it has none, and counts as one
     firsts: tuple[int, ...]
-    ends: tuple[int, ...]  # one after the last confirmed offset
+    ends: tuple[int, ...]  # the offset after the last confirmed one
     bytes: int
-    segments: int = 0  # in object storage, about
+    segments: int = 0  # in object storage, roughly
 
-    def place(self, number: int) -> str:
+    def partition_name(self, number: int) -> str:
         return f"{self.name}-part-{number}" if self.partitions else self.name
 
     @property
@@ -45,7 +45,7 @@ class TopicState:
 
     @property
     def message_bytes(self) -> int:
-        """About, on average."""
+        """On average, roughly."""
         messages = sum(self.ends) - sum(self.firsts)
         return MESSAGE_BYTES + (self.bytes // messages if messages else 0)
 
@@ -54,19 +54,19 @@ States = dict[str, TopicState]
 
 
 class StoredSegment(NamedTuple):
-    """A segment in object storage, with what its footer must say."""
+    """A segment in object storage, with what its footer must contain."""
 
     key: str
     first: int
     last: int
     epoch: int
     rows: int
-    size: int  # of the object
+    size: int  # of the object, in bytes
     digest: str
 
 
 class ObjectLocation(NamedTuple):
-    """Of the objects. There is no credential in it: it travels in the plan."""
+    """Where objects are. It contains no credentials, because it is part of the plan."""
 
     url: str
     options: tuple[tuple[str, str], ...] = ()
@@ -78,18 +78,18 @@ class Range(NamedTuple):
     topic: str
     id: int
     partition: int
-    place: str  # the partition's name
+    name: str  # of the partition
     begin: int
     end: int
-    expected: bool  # whether all from `begin` on was promised to be there; not where a partition is new
-    stored: tuple[StoredSegment, ...] = ()  # in offset order; what none of them has is the broker's
+    expected: bool  # whether missing messages are an error; not if the partition is new to the query
+    stored: tuple[StoredSegment, ...] = ()  # in offset order; other offsets are read through the broker
 
     @property
     def messages(self) -> int:
         return self.end - self.begin
 
     def pieces(self) -> list[Range]:
-        """The same offsets, in pieces that lie in one segment each, or in none."""
+        """The same offsets in pieces, each of which lies in one segment or in none."""
         found: list[Range] = []
         at = self.begin
         for segment in self.stored:
@@ -106,16 +106,16 @@ class Range(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a task is told."""
+    """What a task has to read."""
 
     ranges: Task
-    place: ObjectLocation | None  # of the segments
-    watermark: int | None = None  # of the batch, for its column
+    objects: ObjectLocation | None  # where the segments are
+    watermark: int | None = None  # of the batch, for the column `watermark`
 
 
 def ranges_between(start: Offsets, end: Offsets, states: Mapping[str, TopicState]) -> list[Range]:
-    """What lies between two offsets, in their order; a partition that `start` does not know begins at its first, and
-    so does one that was cut off above its start: of the batch that was cut, all is still on the disk.
+    """The ranges between two offsets, in their order. A partition that `start` does not have begins at its first
+    offset, and so does one whose first offset lies after its start.
     """
     found: list[Range] = []
     for name, ends in end.items():
@@ -128,12 +128,12 @@ def ranges_between(start: Offsets, end: Offsets, states: Mapping[str, TopicState
             if known is not None and expected:
                 begin = max(known.next[number], begin)
             if begin < stop:
-                found.append(Range(name, ends.id, number, state.place(number), begin, stop, expected))
+                found.append(Range(name, ends.id, number, state.partition_name(number), begin, stop, expected))
     return found
 
 
 def split(ranges: Sequence[Range], states: Mapping[str, TopicState], tasks_min: int | None, cores: int) -> list[Task]:
-    """Tasks of about the same number of bytes. Large ranges are cut, small ones share a task."""
+    """Tasks with about the same number of bytes. Large ranges are divided, and small ones share a task."""
     weights = [states[each.topic].message_bytes for each in ranges]
     total = sum(each.messages * weight for each, weight in zip(ranges, weights, strict=True))
     count = tasks_wanted(total, sum(each.messages for each in ranges), tasks_min, cores)
@@ -144,7 +144,7 @@ def split(ranges: Sequence[Range], states: Mapping[str, TopicState], tasks_min: 
     filled = 0
     for each, weight in zip(ranges, weights, strict=True):
         while each.messages:
-            room = total * (len(tasks) + 1) // count - filled  # up to where this task ends
+            room = total * (len(tasks) + 1) // count - filled  # until this task is full
             taken = min(each.messages, max(1, room // weight))
             current.append(each._replace(end=each.begin + taken))
             filled += taken * weight
@@ -156,8 +156,8 @@ def split(ranges: Sequence[Range], states: Mapping[str, TopicState], tasks_min: 
 
 
 def with_stored(tasks: Sequence[Task], sealed: Mapping[str, Sequence[StoredSegment]]) -> list[Task]:
-    """The same tasks, whose ranges know the segments they lie in; `sealed` has those of each place in offset order."""
-    return [tuple(_with_stored(each, sealed.get(each.place, ())) for each in task) for task in tasks]
+    """The same tasks, with the segments of their ranges; `sealed` has those of each partition in offset order."""
+    return [tuple(_with_stored(each, sealed.get(each.name, ())) for each in task) for task in tasks]
 
 
 def _with_stored(wanted: Range, segments: Sequence[StoredSegment]) -> Range:
@@ -167,17 +167,17 @@ def _with_stored(wanted: Range, segments: Sequence[StoredSegment]) -> Range:
 
 
 def tasks_wanted(bytes: int, messages: int, tasks_min: int | None, cores: int) -> int:
-    """Few where there is little to read, as many as there are cores where it pays, and none too large."""
+    """Few if there is little to read, as many as there are cores if that is worthwhile, and none too large."""
     count = max(-(-bytes // TASK_BYTES_MAX), min(cores, bytes // TASK_BYTES_MIN), 1)
     if count > cores:
-        count = -(-count // cores) * cores  # whole rounds
+        count = -(-count // cores) * cores  # complete rounds
     return min(max(count, tasks_min or 1), messages)
 
 
 def shares(lags: Sequence[int], limit: int, turn: int) -> list[int]:
-    """How much of `limit` each gets, in proportion to what it has; never more than `limit` together.
+    """The share of `limit` for each lag, in proportion to it; together never more than `limit`.
 
-    Everybody who has something gets at least one. Where the limit is too small for that, they take turns.
+    Every lag above zero gets at least one. If the limit is too small for that, they take turns.
     """
     total = sum(lags)
     if total <= limit:

@@ -1,6 +1,6 @@
 """What the driver asks the broker about object storage: which segments have the offsets of a plan, and where they are.
 
-What it is told is a hint: tasks find out for themselves, and ask the broker where it does not hold.
+The answer is a hint. If it no longer holds, tasks read through the broker.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from pydanube.spark.broker_link import with_retries
 from pydanube.spark.options import OFF, Options
 from pydanube.spark.plan import ObjectLocation, Range, StoredSegment, TopicState
 
-RANGE_BYTES_MIN = 1 * MIB  # less is read from the broker sooner than an object is opened
-SEGMENTS_MAX = 100_000  # in one plan; the broker has what lies beyond
+RANGE_BYTES_MIN = 1 * MIB  # reading less from the broker is faster than opening an object
+SEGMENTS_MAX = 100_000  # in one plan; the rest is read through the broker
 ASKED_AT_ONCE = 16  # partitions
-Sealed = Mapping[str, Sequence[StoredSegment]]
+SegmentsByPartition = Mapping[str, Sequence[StoredSegment]]
 
 
 async def find_segments(
     client: Client, options: Options, ranges: Sequence[Range], states: Mapping[str, TopicState]
-) -> tuple[Sealed, ObjectLocation | None]:
-    """Segments by the name of their partition, in offset order. None at all if executors cannot get at them."""
+) -> tuple[SegmentsByPartition, ObjectLocation | None]:
+    """Segments by the name of their partition, in offset order; none if executors cannot read them."""
     worth = [each for each in ranges if _is_worth(each, states[each.topic])]
     if not worth or options.objects_url == OFF:
         return {}, None
     try:
-        place = await _object_location(client, options)
-        if place is None:
+        location = await _object_location(client, options)
+        if location is None:
             return {}, None
         turns, room = asyncio.Semaphore(ASKED_AT_ONCE), [SEGMENTS_MAX]
         found = await asyncio.gather(*(_segments_of(client, each, turns, room) for each in worth))
     except VerbUnknown:  # an older broker
         return {}, None
-    return {each.place: segments for each, segments in zip(worth, found, strict=True) if segments}, place
+    return {each.name: segments for each, segments in zip(worth, found, strict=True) if segments}, location
 
 
 def _is_worth(wanted: Range, state: TopicState) -> bool:
@@ -55,13 +55,13 @@ async def _segments_of(client: Client, wanted: Range, turns: asyncio.Semaphore, 
     start, more = wanted.begin, True
     async with turns:
         while more and room[0] > 0:
-            fields = {"topic": wanted.place, "start": start, "end": wanted.end}
+            fields = {"topic": wanted.name, "start": start, "end": wanted.end}
             try:
                 answer = await with_retries(lambda fields=fields: client.ask("storage.sealed", fields))  # type: ignore[misc]
             except VerbUnknown:
                 raise
             except DanubeError:
-                break  # whoever reads it is told
+                break  # the task that reads it gets the error
             listed = [_stored(each) for each in answer["segments"]]
             found += [each for each in listed if each.first >= start or not found]
             room[0] -= len(listed)

@@ -1,8 +1,8 @@
-"""Spark's own calls of a write: `write` runs in executors, once or more for each task; `commit` on the driver, at the
-end.
+"""The calls that Spark makes for a write: `write` runs in executors, at least once for each task; `commit` runs on the
+driver, at the end.
 
-Only what the successful attempts of all tasks have staged is committed. `abort` has nothing to do: what was not decided
-grows old where nobody reads it, and what was decided happens.
+Only what the successful attempts of all tasks have staged is committed. `abort` has nothing to do: what was staged and
+not committed expires, and a commit that was decided is completed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from pydanube.base.errors import OptionInvalid, SinkExpired
-from pydanube.spark.batching import RowBatcher, Target
+from pydanube.spark.batching import RowBatcher, TargetTopic
 from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to
 from pydanube.spark.committing import ANY_TOPIC, PLAIN, STREAM, Write, commit, identify, merged, source_end
 from pydanube.spark.error_help import with_help
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task hands to the driver."""
+    """What a task passes to the driver."""
 
     write: Write
     parts: dict[str, Refs] = field(default_factory=dict)
 
 
-class _Sink:
+class _Writer:
     """What both kinds of writes have in common. Copied to every task."""
 
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
@@ -57,12 +57,12 @@ class _Sink:
         write = identify(self._options, self._target, property_of, self._own)
         link = self._link()
 
-        def find(topic: str) -> Target:
+        def find(topic: str) -> TargetTopic:
             return link.wait(find_target(link.client, topic))
 
         turn = write.batch + partition  # so that small batches do not all go to the first partition
-        parcels = RowBatcher(find, link.client.clock.wall, self._options.topic, turn=turn, codec=self._options.codec)
-        return Staged(write, Stage(link, write.writer).put_all(batches_of(rows, parcels)))
+        batcher = RowBatcher(find, link.client.clock.wall, self._options.topic, turn=turn, codec=self._options.codec)
+        return Staged(write, Stage(link, write.writer).put_all(batches_of(rows, batcher)))
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         staged = [each for each in messages if isinstance(each, Staged)]
@@ -78,7 +78,7 @@ class _Sink:
             link.wait(commit(link.client, write, parts, source))
 
 
-class BatchWriter(_Sink, DataSourceArrowWriter):
+class BatchWriter(_Writer, DataSourceArrowWriter):
     """`df.write.format("danube")`."""
 
     @with_help
@@ -86,11 +86,11 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Is called even if the commit went through and only its answer got lost."""
+        """Spark also calls it if the commit succeeded and only its answer was lost, so it changes nothing."""
 
 
-class StreamWriter(_Sink, DataSourceStreamArrowWriter):
-    """`writeStream.format("danube")`. Spark makes one for each task and each commit."""
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """`writeStream.format("danube")`. Spark creates one for each task and each commit."""
 
     def stage(self, rows: Iterator[pa.RecordBatch], property_of: Callable[[str], str | None], partition: int) -> Staged:
         staged = super().stage(rows, property_of, partition)
@@ -102,7 +102,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Is called even if the commit went through and only its answer got lost."""
+        """Spark also calls it if the commit succeeded and only its answer was lost, so it changes nothing."""
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:

@@ -1,4 +1,4 @@
-"""The options of a write, and the columns that its rows have: checked once, on the driver, before any is staged."""
+"""The options of a write and the columns of its rows, checked once, on the driver, before any row is staged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydanube.spark.staging import BROKERS_OWN
 from pydanube.wire.batch import Codec
 
 NAMES = ("url", "topic", "writeName", "txnAppId", "txnVersion", "tls.ca", "compression")
-SPARKS_OWN = ("checkpointLocation", "queryName")  # handed on by Spark when a stream is started with them
+SPARKS_OWN = ("checkpointLocation", "queryName")  # Spark passes them on from the stream
 KAFKA_NAMES = {"kafka.bootstrap.servers": "url", "kafka.compression.type": "compression"}
 COLUMNS = {
     "value": ("binary", "string"),
@@ -28,20 +28,20 @@ COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What was asked for. Without `topic` every row names its own."""
+    """The parsed options. Without `topic`, every row names its own."""
 
     url: str
     ca_file: str | None
     topic: str | None
     write_name: str
-    application: str | None  # it numbers its writes itself, and this is one of them
+    application: str | None  # an application that numbers its writes itself
     version: int
     codec: Codec
     checkpoint: str | None
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SinkOptions:
-        """Raises `OptionInvalid` for what is not known or not understood."""
+        """Raises `OptionInvalid` for an option that is unknown or invalid."""
         values = _known(given)
         application, version = _version(values)
         return cls(
@@ -107,7 +107,7 @@ def check_append(*, overwrite: bool) -> None:
 
 
 def check_columns(fields: Iterable[tuple[str, str]], topic: str | None) -> tuple[str, ...]:
-    """The names of the columns, by name and type of each."""
+    """The names of the columns, which are given by name and type."""
     names: list[str] = []
     for name, kind in fields:
         if name not in COLUMNS:

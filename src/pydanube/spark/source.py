@@ -1,7 +1,7 @@
-"""The data source that Spark finds as `danube`: batch reads and streams. Here are only Spark's own calls; those of
-writes are in `sink`.
+"""The data source that Spark finds as `danube`: batch reads and streams. Only the calls that Spark makes are here;
+those for writes are in `sink`.
 
-The driver plans and knows the broker's state; `read` runs in executors, on a copy, and knows its ranges.
+The driver plans and knows the broker's state. `read` runs in executors, on a copy, which knows only its ranges.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from pydanube.base.limits import NEWS_PARTITIONS_MAX
 from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to
 from pydanube.spark.columns import WATERMARK, check_schema, ddl
 from pydanube.spark.decode import decoded_columns
-from pydanube.spark.durable import settle
-from pydanube.spark.error_help import with_help
+from pydanube.spark.durable import sync_checkpoint
+from pydanube.spark.error_help import iterate_with_help, with_help
 from pydanube.spark.fetch import read_job
 from pydanube.spark.limits import Limits
 from pydanube.spark.offsets import Offsets, TopicOffsets, as_it_began, begun, from_json, going_on, to_json
-from pydanube.spark.options import Options, shown_columns
+from pydanube.spark.options import Options, schema_options
 from pydanube.spark.plan import Job, Range, States, ranges_between, split, with_stored
 from pydanube.spark.sealed import find_segments
 from pydanube.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from pydanube.spark.subscription import Progress
-from pydanube.spark.topics import check_known, latest, look, loss_handler, offsets_at, snapshot, warn_if_none
+from pydanube.spark.subscription import SubscriptionProgress
+from pydanube.spark.topics import check_known, describe_topics, latest, loss_handler, offsets_at, snapshot, warn_if_none
 from pydanube.spark.watermark import late_watermark
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DELETIONS_MAX = 10  # of topics, while one trigger is planned
-IDLE_SECONDS = 0.5  # that a trigger without news waits for some; a stop waits for it, and so do other sources
+IDLE_SECONDS = 0.5  # that a trigger waits for new messages; a stop and other sources wait for it
 
 
 class DanubeSource(DataSource):
@@ -58,7 +58,7 @@ class DanubeSource(DataSource):
 
     @with_help
     def schema(self) -> str:
-        shown = shown_columns(self.options)
+        shown = schema_options(self.options)
         decoded = None if shown.value is None else decoded_columns(shown.value, quoted=True)
         return ddl(attributes=shown.attributes, meta=shown.meta, decoded=decoded, watermark=shown.watermark)
 
@@ -83,7 +83,7 @@ class DanubeSource(DataSource):
 
 def _names(schema: StructType, options: Options) -> tuple[str, ...]:
     for field, plain in zip(schema.fields, schema.toNullable().fields, strict=True):
-        if field != plain:  # Spark would find out in each task, and without a name
+        if field != plain:  # otherwise every task would fail, without naming the column
             raise ColumnInvalid(f"the column {field.name[:100]} must be nullable for Spark: leave NOT NULL out")
     decoded = None if options.value is None else decoded_columns(options.value, quoted=False)
     more = (decoded or {}) | (WATERMARK if options.watermark_of is not None else {})
@@ -93,29 +93,21 @@ def _names(schema: StructType, options: Options) -> tuple[str, ...]:
 def _partitions(
     link: BrokerLink, ranges: Sequence[Range], states: States, options: Options, watermark: int | None = None
 ) -> list[InputPartition]:
-    sealed, place = link.wait(find_segments(link.client, options, ranges, states))
+    sealed, objects = link.wait(find_segments(link.client, options, ranges, states))
     cores = options.cores or os.cpu_count() or 1
     tasks = with_stored(split(ranges, states, options.tasks_min, cores), sealed)
-    return [InputPartition(Job(task, place, watermark)) for task in tasks]
+    return [InputPartition(Job(task, objects, watermark)) for task in tasks]
 
 
 @with_help
 def _read(options: Options, names: Sequence[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """A plan without tasks still asks once, for nothing."""
+    """Spark calls it once even for a plan without tasks."""
     job: Job | None = partition.value
-    return _told(read_job(options, names, job)) if job else iter(())
-
-
-def _told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from batches
-    except DanubeError as error:
-        error.add_note(f"What to do: {error.help}")
-        raise
+    return iterate_with_help(read_job(options, names, job)) if job else iter(())
 
 
 class BatchReader(DataSourceReader):
-    """What there is when it is planned: a snapshot, for every action on the same DataFrame."""
+    """Reads a snapshot, which is taken when it is planned, anew for every action on the same DataFrame."""
 
     def __init__(self, options: Options, names: tuple[str, ...]) -> None:
         self._options = options
@@ -132,18 +124,18 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One lives as long as its query, on the driver; what executors have of it is only what `read` needs."""
+    """Lives as long as its query, on the driver. Executors have only the parts that `read` needs."""
 
     def __init__(self, options: Options, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
         self._lost = loss_handler(options.fail_on_data_loss)
-        self._progress: Progress | None = None
-        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._progress: SubscriptionProgress | None = None
+        self._target: Offsets | None = None  # the end for Trigger.AvailableNow
         self._warned = False
-        self._settled: Offsets | None = None  # where the query stood when its checkpoint was synced
-        self._seen: Offsets | None = None  # the newest there was when it was last looked
-        self._states: States = {}  # and all else that is known of the topics
+        self._synced: Offsets | None = None  # the start of the batch for which the checkpoint was synced
+        self._seen: Offsets | None = None  # the ends when topics were last described
+        self._states: States = {}  # the topics when they were last described
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_names": self._names}
@@ -154,19 +146,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @with_help
     def initialOffset(self) -> dict[str, Any]:
-        """Asked for until the first batch is committed: later the starting options mean nothing."""
+        """Called until the first batch is committed. Later, the starting options have no effect."""
         return to_json(begun(self._link.wait(self._begin())))
 
     async def _begin(self) -> Offsets:
         client = self._link.client
-        states = await look(client, self._options)
+        states = await describe_topics(client, self._options)
         warn_if_none(self._options, states)
         start = await offsets_at(client, states, self._options.starting, "startingOffsets")
         check_known(start, states, self._lost)
         return start
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark knows no limit of both; the bytes are looked at here in any case but `ReadAllAvailable`."""
+        """Spark has no limit of both rows and bytes. The limit of bytes is applied here, except with
+        `ReadAllAvailable`.
+        """
         if self._options.records_max is not None:
             return ReadMaxRows(self._options.records_max)
         if self._options.bytes_max is not None:
@@ -175,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @with_help
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next batch goes: confirmed offsets only. What lies before `start` is done."""
+        """How far the next batch goes, in confirmed offsets. Everything before `start` is processed."""
         return to_json(self._link.wait(self._advance(from_json(start), limit)))
 
     async def _advance(self, start: Offsets, limit: ReadLimit) -> Offsets:
@@ -185,32 +179,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._target is not None or not await self._waited(start, end):
                     return end
                 return await self._next(start, limit)
-            except TopicNotFound as error:  # there when it was looked, and then it was not
+            except TopicNotFound as error:  # it was deleted after topics were described
                 self._lost(f"deleted while the next batch was planned: {error}")
         return await self._next(start, limit)
 
     async def _waited(self, start: Offsets, end: Offsets) -> bool:
-        """If there is nothing new, for a moment or until there is. Spark would ask again at once, and cannot stop the
-        query while it is asking: so it is a short moment.
+        """If there is nothing new, waits for it for a short time. Spark would otherwise call again at once. It cannot
+        stop the query during the call, so the time must be short.
         """
-        places = {
-            self._states[name].place(number): offset
+        partitions = {
+            self._states[name].partition_name(number): offset
             for name, each in end.items()
             for number, offset in enumerate(each.next)
         }
         idle = all(name in start and start[name].next == each.next for name, each in end.items())
-        if not idle or not 0 < len(places) <= NEWS_PARTITIONS_MAX:
+        if not idle or not 0 < len(partitions) <= NEWS_PARTITIONS_MAX:
             return False
-        with suppress(DanubeError):  # whoever looks next is told
-            fields = {"offsets": places, "milliseconds": int(1_000 * IDLE_SECONDS)}
+        with suppress(DanubeError):  # the next call gets the error
+            fields = {"offsets": partitions, "milliseconds": int(1_000 * IDLE_SECONDS)}
             await self._link.client.ask("news", fields)
             return True
         return False
 
     async def _next(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """A topic that is absent was there when the query began: whether that is an error, `check_known` says."""
+        """An absent topic existed when the query began. `check_known` decides whether that is an error."""
         client, options = self._link.client, self._options
-        states = await look(client, options, absent_ok=True)
+        states = await describe_topics(client, options, absent_ok=True)
         check_known(start, states, self._lost)
         await self._hold(start, states)
         self._seen, self._states = latest(states), states
@@ -230,10 +224,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if self._progress is None:
             name, release, idle = self._options.subscription, self._options.release, self._options.idle_seconds
-            self._progress = Progress(self._link.client, name, release=release, idle_seconds=idle)
-        if start != self._settled:
-            await asyncio.to_thread(settle, self._options.sync_checkpoint)
-            self._settled = start
+            self._progress = SubscriptionProgress(self._link.client, name, release=release, idle_seconds=idle)
+        if start != self._synced:
+            await asyncio.to_thread(sync_checkpoint, self._options.sync_checkpoint)
+            self._synced = start
         await self._progress.reached(start, states)
 
     @with_help
@@ -241,29 +235,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._link.wait(self._newest())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the progress of the query: how far behind it is."""
+        """For the lag in the query's progress."""
         return None if self._seen is None else to_json(self._seen)
 
     async def _newest(self) -> Offsets:
-        return latest(await look(self._link.client, self._options, absent_ok=True))
+        return latest(await describe_topics(self._link.client, self._options, absent_ok=True))
 
     @with_help
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The same ranges for the same offsets, however often and whenever it is asked."""
+        """Returns the same ranges for the same offsets, whenever it is called."""
         after = from_json(end)
         before = as_it_began(from_json(start), after)
-        states = self._link.wait(look(self._link.client, self._options, absent_ok=True))
+        states = self._link.wait(describe_topics(self._link.client, self._options, absent_ok=True))
         check_known(before, states, self._lost)
         check_known({name: each for name, each in after.items() if name not in before}, states, _nothing)
-        place = self._options.watermark_of
-        watermark = None if place is None else late_watermark(place, end)
+        checkpoint = self._options.watermark_of
+        watermark = None if checkpoint is None else late_watermark(checkpoint, end)
         return _partitions(self._link, ranges_between(before, after, states), states, self._options, watermark)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._names, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Comes late, and for the last batch not at all: `latestOffset` is told the same by its start."""
+        """Spark calls it late, and not for the last batch. The start of `latestOffset` has the same information."""
 
     @with_help
     def stop(self) -> None:
@@ -272,11 +266,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _nothing(_: str) -> None:
-    """Of a topic that is new to the query, whatever is gone was never promised."""
+    """For a topic that is new to the query, deleted messages were never promised."""
 
 
 def _not_before(start: Offsets, end: Offsets) -> Offsets:
-    """No partition goes back, whatever the broker lost."""
+    """No partition moves back, even if the broker lost messages."""
     found: Offsets = {}
     for name, ends in end.items():
         known = start[name].next if name in start else ()
@@ -286,7 +280,7 @@ def _not_before(start: Offsets, end: Offsets) -> Offsets:
 
 
 def _at_most(target: Offsets, end: Offsets) -> Offsets:
-    """What was there at the target's time: neither newer messages nor newer partitions or topics."""
+    """What existed when the target was taken: neither newer messages nor newer partitions or topics."""
     return {
         name: TopicOffsets(ends.id, tuple(map(min, ends.next, target[name].next)))
         for name, ends in end.items()

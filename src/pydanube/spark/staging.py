@@ -1,6 +1,7 @@
-"""What a task of a write does: puts its batches where nobody reads them, several on their way at a time.
+"""What a task of a write does: it publishes its batches to a hidden topic, several at a time.
 
-It remembers where each was acknowledged. One that is not is sent again: what then lies there twice is named once.
+It records the offset of each batch that is acknowledged. A batch that is not acknowledged is sent again; if it is then
+stored twice, only one of them is referenced.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pydanube.base.limits import MIB
 from pydanube.client import Client
 from pydanube.client.channel import ReopeningChannel
 from pydanube.client.errors import copy_of
-from pydanube.spark.batching import PartitionBatch, RowBatcher, Target
+from pydanube.spark.batching import PartitionBatch, RowBatcher, TargetTopic
 from pydanube.spark.broker_link import BrokerLink, with_retries
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Published, encode_publish
@@ -26,13 +27,13 @@ from pydanube.wire.commands import Published, encode_publish
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WINDOW_BYTES = 8 * MIB  # of batches that are not acknowledged yet, of one task
+WINDOW_BYTES = 8 * MIB  # of unacknowledged batches of one task
 BROKERS_OWN = "/system/"
-Refs = list[tuple[int, int]]  # stretches of staged messages, by their first and last offset
+Refs = list[tuple[int, int]]  # ranges of staged messages: first and last offset
 
 
 class Writer(NamedTuple):
-    """Who writes, as the broker remembers it: of one query, to one topic (or those that rows name), under one name."""
+    """A writer as the broker remembers it: a query, a topic (or those that rows name), and a name."""
 
     query: str
     target: str
@@ -43,23 +44,23 @@ class Writer(NamedTuple):
 
 
 class StagingChannel(ReopeningChannel):
-    """A producer without a name: the broker remembers nothing of it."""
+    """A producer without a name, so that the broker remembers nothing of it."""
 
     def __init__(self, client: Client, topic: str, last: Mapping[str, Any] | None) -> None:
         super().__init__(client)
         self.topic = topic
-        self.last = last  # what the broker remembers of the writer
-        self._flying: dict[int, Future[int]] = {}
+        self.last = last  # the last commit of the writer, if there is one
+        self._unacknowledged: dict[int, Future[int]] = {}
 
     def opening(self) -> tuple[str, dict[str, Any]]:
         return "open_producer", {"topic": self.topic, "reliable": True, "create": False}
 
     def opened(self, reply: Mapping[str, Any]) -> None:
-        """What was on its way is sent again by whoever waits for it."""
+        """Whoever waits for an answer sends its batch again."""
 
     def interrupted(self, error: DanubeError) -> None:
-        flying, self._flying = self._flying, {}
-        for waiter in flying.values():
+        waiting, self._unacknowledged = self._unacknowledged, {}
+        for waiter in waiting.values():
             if not waiter.done():
                 waiter.set_exception(copy_of(error))
 
@@ -67,17 +68,17 @@ class StagingChannel(ReopeningChannel):
         self.interrupted(error)
 
     def published(self, answer: Published) -> None:
-        waiter = self._flying.pop(answer.request, None)
+        waiter = self._unacknowledged.pop(answer.request, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(answer.base_offset)
 
     def refused(self, request: int, error: DanubeError) -> None:
-        waiter = self._flying.pop(request, None)
+        waiter = self._unacknowledged.pop(request, None)
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
 
     async def publish(self, batch: Batch) -> int:
-        """The offset of its first message."""
+        """Returns the offset of its first message."""
         return await with_retries(lambda: self._once(batch))
 
     async def _once(self, batch: Batch) -> int:
@@ -85,7 +86,7 @@ class StagingChannel(ReopeningChannel):
             raise copy_of(self.reason or ConnectionLost("not connected"))
         waiter: Future[int] = self.loop.create_future()
         request = self.connection.next_request()
-        self._flying[request] = waiter
+        self._unacknowledged[request] = waiter
         self.connection.write(encode_publish(self.number, request, *batch.parts()))
         return await waiter
 
@@ -102,7 +103,7 @@ async def open_staging(client: Client, writer: Writer) -> StagingChannel:
 
 @dataclass(slots=True)
 class Stage:
-    """One task's hold on the place where its writer stages. Opened with the first batch: most tasks of a small
+    """Stages the batches of one task. The channel is opened with the first batch, because most tasks of a small
     micro-batch have none.
     """
 
@@ -110,58 +111,58 @@ class Stage:
     writer: Writer
     parts: dict[str, Refs] = field(default_factory=dict)
     _channel: StagingChannel | None = None
-    _flying: deque[tuple[PartitionBatch, ThreadFuture[int]]] = field(default_factory=deque)
+    _unacknowledged: deque[tuple[PartitionBatch, ThreadFuture[int]]] = field(default_factory=deque)
     _bytes: int = 0
 
-    def put_all(self, parcels: Iterable[PartitionBatch]) -> dict[str, Refs]:
-        """Where all of them are, by topic or partition, in the order they came."""
+    def put_all(self, batches: Iterable[PartitionBatch]) -> dict[str, Refs]:
+        """Returns where all of them are, by topic or partition, in their order."""
         try:
-            for parcel in parcels:
-                self.put(parcel)
+            for staged in batches:
+                self.put(staged)
             return self.finish()
         finally:
             self.close()
 
     def finish(self) -> dict[str, Refs]:
-        """All of them are acknowledged."""
-        while self._flying:
+        """Waits until all batches are acknowledged."""
+        while self._unacknowledged:
             self._take()
         return self.parts
 
     def close(self) -> None:
-        for _, future in self._flying:
+        for _, future in self._unacknowledged:
             future.cancel()
-        self._flying.clear()
+        self._unacknowledged.clear()
         channel, self._channel = self._channel, None
         if channel is not None:
             self.link.wait(channel.close_channel(wait=False))
 
-    def put(self, parcel: PartitionBatch) -> None:
-        """Waits if too much is on its way."""
+    def put(self, staged: PartitionBatch) -> None:
+        """Waits if too many bytes are unacknowledged."""
         if self._channel is None:
             self._channel = self.link.wait(open_staging(self.link.client, self.writer))
-        while self._flying and self._bytes + parcel.batch.size > WINDOW_BYTES:
+        while self._unacknowledged and self._bytes + staged.batch.size > WINDOW_BYTES:
             self._take()
-        self._bytes += parcel.batch.size
-        self._flying.append((parcel, self.link.begin(self._channel.publish(parcel.batch))))
+        self._bytes += staged.batch.size
+        self._unacknowledged.append((staged, self.link.begin(self._channel.publish(staged.batch))))
 
     def _take(self) -> None:
-        parcel, future = self._flying.popleft()
+        staged, future = self._unacknowledged.popleft()
         offset = future.result()
-        self._bytes -= parcel.batch.size
-        add_ref(self.parts.setdefault(parcel.place, []), offset, offset + parcel.batch.count - 1)
+        self._bytes -= staged.batch.size
+        add_ref(self.parts.setdefault(staged.partition, []), offset, offset + staged.batch.count - 1)
 
 
 def add_ref(refs: Refs, first: int, last: int) -> None:
-    """One that continues where the last ends is one with it."""
+    """Adds a range. If it continues the last one, the two become one."""
     if refs and refs[-1][1] + 1 == first:
         refs[-1] = (refs[-1][0], last)
     else:
         refs.append((first, last))
 
 
-async def find_target(client: Client, topic: str) -> Target:
-    """How a topic is divided, and what it takes. One that is not there is made when the write is committed."""
+async def find_target(client: Client, topic: str) -> TargetTopic:
+    """The partitions and limits of a topic. One that does not exist is created when the write is committed."""
     if topic.startswith(BROKERS_OWN):
         raise RequestInvalid(f"{topic} belongs to the broker and cannot be written to")
     try:
@@ -176,11 +177,11 @@ async def find_target(client: Client, topic: str) -> Target:
         limit = (await with_retries(lambda: client.ask("namespace.policies", namespace)))["policies"].get(
             "message_bytes_max"
         )
-    return Target(topic, int(found["partitions"]), limit, KeyHash(found["key_hash"]))
+    return TargetTopic(topic, int(found["partitions"]), limit, KeyHash(found["key_hash"]))
 
 
-def batches_of(rows: Iterable[pa.RecordBatch], parcels: RowBatcher) -> Iterator[PartitionBatch]:
-    """All of them, the last ones when there are no more rows."""
+def batches_of(rows: Iterable[pa.RecordBatch], batcher: RowBatcher) -> Iterator[PartitionBatch]:
+    """All batches of the rows, the last ones when there are no more rows."""
     for each in rows:
-        yield from parcels.add(each)
-    yield from parcels.rest()
+        yield from batcher.add(each)
+    yield from batcher.rest()

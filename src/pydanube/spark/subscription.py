@@ -1,8 +1,9 @@
-"""A query's progress, kept on the broker as a subscription: its lag is seen there, and retention waits for it.
+"""A query's progress, recorded on the broker as a subscription, so that its lag is visible and retention waits for it.
 
-The driver is the subscription's one consumer and asks for no messages; it only says how far the query has come. So a
-second query under the same name finds it taken; where its own channel broke unnoticed by the broker, a query takes over
-what it held. Without a driver it is idle, and goes after as long as its query says.
+The driver is the subscription's only consumer and requests no messages; it only acknowledges what the query has
+processed. So a second query under the same name is refused. If the broker did not notice that a connection broke, the
+same query takes over from itself. Without a driver, the subscription is idle, and is deleted after the time that its
+query has set.
 """
 
 from __future__ import annotations
@@ -22,79 +23,79 @@ from pydanube.spark.plan import States
 from pydanube.wire.commands import Ack
 
 log = logging.getLogger(__name__)
-TAKEOVER_KEEPALIVES = 2.5  # a connection that nobody is at any more ends after two, and is looked at every half
+TAKEOVER_KEEPALIVES = 2.5  # a dead connection ends after two, and is checked every half
 RETRY_SECONDS = 0.1
 
 
-class Progress:
-    """Of one query: a place on the broker for each partition. Belongs to the loop of its client."""
+class SubscriptionProgress:
+    """The progress of one query, with a channel to each partition. Belongs to the loop of its client."""
 
     def __init__(
         self, client: Client, subscription: str, *, release: bool = False, idle_seconds: int | None = None
     ) -> None:
-        """Unless `release` is said, the subscription only holds: a query that is tried out deletes no history."""
+        """Without `release`, the subscription only holds messages, so that an experiment deletes no history."""
         self._client = client
         self._subscription = subscription
         self._options = {"holds_only": not release, "idle_seconds": idle_seconds}
-        self._marks: dict[str, Mark] = {}
-        self._settled: set[str] = set()  # topics in which the subscription has its options
-        self._name = f"spark-{uuid4().hex}"  # by which the broker knows this query again
+        self._channels: dict[str, ProgressChannel] = {}
+        self._configured: set[str] = set()  # topics in which the subscription has this query's options
+        self._name = f"spark-{uuid4().hex}"  # by which the broker recognizes this query
 
     async def reached(self, known: Offsets, states: States) -> None:
-        """Everything below these offsets is done. Raises `SubscriptionInUse` if another query has the name."""
+        """Everything before these offsets is processed. Raises `SubscriptionInUse` if another query uses the name."""
         for name, offsets in known.items():
             state = states.get(name)
-            if state is None:  # gone; one that gets its name later is another
-                self._marks = {place: mark for place, mark in self._marks.items() if mark.topic != name}
-                self._settled.discard(name)
+            if state is None:  # it no longer exists; a later topic with its name is another one
+                self._channels = {key: each for key, each in self._channels.items() if each.topic != name}
+                self._configured.discard(name)
                 continue
             for number, offset in enumerate(offsets.next):
-                place = state.place(number)
-                if place not in self._marks:
-                    self._marks[place] = await self._open(name, place, offset)
-                self._marks[place].advance(min(offset, state.ends[number]))
-            if name not in self._settled:
-                await self._settle(name)
+                partition = state.partition_name(number)
+                if partition not in self._channels:
+                    self._channels[partition] = await self._open(name, partition, offset)
+                self._channels[partition].advance(min(offset, state.ends[number]))
+            if name not in self._configured:
+                await self._configure(name)
 
-    async def _open(self, topic: str, place: str, offset: int) -> Mark:
+    async def _open(self, topic: str, partition: str, offset: int) -> ProgressChannel:
         until = self._client.loop.time() + await takeover_seconds(self._client)
-        mark = Mark(self._client, topic, place, self._subscription, offset, self._name, self._options)
+        channel = ProgressChannel(self._client, topic, partition, self._subscription, offset, self._name, self._options)
         while True:
             try:
-                await self._client.within("open_consumer", mark.open())
-                return mark
+                await self._client.within("open_consumer", channel.open())
+                return channel
             except ConsumerBusy:
                 if self._client.loop.time() > until:
-                    raise mark.in_use() from None
+                    raise channel.in_use() from None
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _settle(self, topic: str) -> None:
-        """One that was there before goes by what this query says."""
+    async def _configure(self, topic: str) -> None:
+        """An existing subscription gets this query's options."""
         admin = self._client.admin
         await with_retries(lambda: admin.alter_subscription(topic, self._subscription, options=self._options))
-        self._settled.add(topic)
+        self._configured.add(topic)
 
     async def close(self) -> None:
-        for mark in self._marks.values():
-            await mark.close_channel()
-        self._marks.clear()
+        for channel in self._channels.values():
+            await channel.close_channel()
+        self._channels.clear()
 
 
 async def takeover_seconds(client: Client) -> float:
-    """How long a subscription can be held by somebody who is gone."""
+    """How long a subscription can be held by a consumer that has died."""
     welcome = (await client.connection()).welcome
     assert welcome is not None, "a connection that is handed out has been welcomed"
     return TAKEOVER_KEEPALIVES * welcome.keepalive_seconds
 
 
-class Mark(ReopeningChannel):
-    """The driver's channel to the subscription in one partition, opened again whenever it breaks."""
+class ProgressChannel(ReopeningChannel):
+    """The driver's channel to the subscription in one partition, which reopens whenever it breaks."""
 
     def __init__(
         self,
         client: Client,
         topic: str,
-        place: str,
+        partition: str,
         subscription: str,
         start: int,
         name: str,
@@ -102,21 +103,21 @@ class Mark(ReopeningChannel):
     ) -> None:
         super().__init__(client)
         self.topic = topic
-        self._place = place
+        self._partition = partition
         self._subscription = subscription
         self._start = start
         self._name = name
         self._options = {key: value for key, value in options.items() if value is not None}
-        self._done = 0  # everything below it
+        self._done = 0  # everything before it is processed
         self._generation = 0
         self._lost: DanubeError | None = None
 
     def in_use(self) -> SubscriptionInUse:
-        return SubscriptionInUse(f"{self._subscription!r} on {self._place} is in use by a running query")
+        return SubscriptionInUse(f"{self._subscription!r} on {self._partition} is in use by a running query")
 
     def opening(self) -> tuple[str, dict[str, Any]]:
         fields = {
-            "topic": self._place,
+            "topic": self._partition,
             "subscription": self._subscription,
             "type": "exclusive",
             "start": self._start,
@@ -130,32 +131,32 @@ class Mark(ReopeningChannel):
     def opened(self, reply: Mapping[str, Any]) -> None:
         self._generation = int(reply["generation"])
         if self._done:
-            self._say()
+            self._acknowledge()
 
     def interrupted(self, error: DanubeError) -> None:
-        log.info("progress of %s: %s; it will be reported when the broker is back", self._place, error)
+        log.info("progress of %s: %s; it will be reported when the broker is back", self._partition, error)
 
     def given_up(self, error: DanubeError) -> None:
         self._lost = error
 
     def reset(self, generation: int) -> None:
-        """Somebody sought it elsewhere: what the query says next counts again."""
+        """Somebody has moved the subscription: the next report of the query counts again."""
         self._generation = generation
 
     def refused(self, request: int, error: DanubeError) -> None:
-        log.warning("the broker did not accept the progress of %s: %s", self._place, error)
+        log.warning("the broker did not accept the progress of %s: %s", self._partition, error)
 
     def advance(self, offset: int) -> None:
-        """Never back. The broker makes it durable before it lets retention know."""
+        """Never moves back. The broker makes it durable before retention uses it."""
         if self._lost is not None:
             raise type(self._lost)(*self._lost.args)
         if isinstance(self.reason, ConsumerBusy) and self.connection is None:
             raise self.in_use()
         if offset > self._done:
             self._done = offset
-            self._say()
+            self._acknowledge()
 
-    def _say(self) -> None:
+    def _acknowledge(self) -> None:
         if self.connection is not None:
             last = self._done - 1
             request = self.connection.next_request()

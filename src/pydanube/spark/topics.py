@@ -1,6 +1,7 @@
-"""What the driver asks the broker: which topics there are, where they begin and end, where a query starts and stops.
+"""What the driver asks the broker: which topics exist, where they begin and end, where a query starts and stops.
 
-One request a topic, whatever the number of its partitions. Ends are confirmed: nothing below them can be taken back.
+There is one request for each topic, whatever the number of its partitions. Ends are confirmed: nothing before them can
+be lost.
 """
 
 from __future__ import annotations
@@ -13,18 +14,26 @@ from fnmatch import fnmatchcase
 from pydanube.base.errors import DataLost, NotReliable, OptionInvalid, TopicNotFound, TopicReplaced
 from pydanube.client import Client
 from pydanube.spark.broker_link import with_retries
-from pydanube.spark.offsets import EARLIEST_MARK, LATEST_MARK, OTHERS, GivenOffsets, Offsets, TopicOffsets, TopicWish
+from pydanube.spark.offsets import (
+    EARLIEST_MARK,
+    LATEST_MARK,
+    OTHERS,
+    GivenOffsets,
+    GivenTopicOffsets,
+    Offsets,
+    TopicOffsets,
+)
 from pydanube.spark.options import EARLIEST, LATEST, At, Options, Position
 from pydanube.spark.plan import States, TopicState
 
 log = logging.getLogger(__name__)
 
 
-# -- what there is -----------------------------------------------------------------------------------------------------
+# -- topics ------------------------------------------------------------------------------------------------------------
 
 
-async def look(client: Client, options: Options, *, absent_ok: bool = False) -> States:
-    """The topics that are asked for, by name. One that is named and not there is an error, unless it may be absent."""
+async def describe_topics(client: Client, options: Options, *, absent_ok: bool = False) -> States:
+    """The topics of a query, by name. A named topic that does not exist is an error, unless it may be absent."""
     if options.pattern is not None:
         namespace = options.pattern.split("/")[1]
         records = await with_retries(lambda: client.admin.topic_records(namespace))
@@ -58,7 +67,7 @@ async def _describe(client: Client, name: str, absent_ok: bool) -> TopicState | 
 
 
 def warn_if_none(options: Options, states: States) -> None:
-    """For a query that begins: it would read nothing, without a word."""
+    """For a new query, which would silently read nothing."""
     if options.pattern is not None and not states:
         log.warning("no topic matches %s yet", options.pattern)
 
@@ -71,7 +80,7 @@ def latest(states: States) -> Offsets:
 
 
 async def offsets_at(client: Client, states: States, position: Position, option: str) -> Offsets:
-    """Where that is in each partition now."""
+    """The offsets of this position in each partition now."""
     if position == EARLIEST:
         return {name: state.earliest for name, state in states.items()}
     if position == LATEST:
@@ -80,16 +89,16 @@ async def offsets_at(client: Client, states: States, position: Position, option:
         return {name: await _at_time(client, state, position.time) for name, state in states.items()}
     assert isinstance(position, dict)
     named = dict(position)
-    others = named.pop(OTHERS, TopicWish(None, {})).others
+    others = named.pop(OTHERS, GivenTopicOffsets(None, {})).others
     if others is not None:
-        named |= {name: TopicWish(None, {}) for name in states if name not in named}
+        named |= {name: GivenTopicOffsets(None, {}) for name in states if name not in named}
     _check_topics(states, named, option)
-    return {name: _wished(state, named[name], others, option) for name, state in states.items()}
+    return {name: _resolved(state, named[name], others, option) for name, state in states.items()}
 
 
 async def snapshot(client: Client, options: Options) -> tuple[Offsets, Offsets, States]:
-    """What a batch read is of: from where to where, of which topics."""
-    states = await look(client, options)
+    """What a batch read covers: start, end and topics."""
+    states = await describe_topics(client, options)
     warn_if_none(options, states)
     start = await offsets_at(client, states, options.starting, "startingOffsets")
     end = await offsets_at(client, states, options.ending, "endingOffsets")
@@ -97,52 +106,52 @@ async def snapshot(client: Client, options: Options) -> tuple[Offsets, Offsets, 
     for name, ends in end.items():
         for number, (begin, stop) in enumerate(zip(start[name].next, ends.next, strict=True)):
             if begin > stop:
-                place = states[name].place(number)
-                raise OptionInvalid(f"{place} cannot be read from {begin} to {stop}: the end is before the start")
+                partition = states[name].partition_name(number)
+                raise OptionInvalid(f"{partition} cannot be read from {begin} to {stop}: the end is before the start")
     return start, end, states
 
 
-async def offset_at_time(client: Client, place: str, time: int) -> int:
-    """The first offset of a partition that was appended at that time or later."""
-    fields = {"topic": place, "time": time}
+async def offset_at_time(client: Client, partition: str, time: int) -> int:
+    """The first offset of a partition with a message that was appended at that time or later."""
+    fields = {"topic": partition, "time": time}
     return int((await with_retries(lambda: client.ask("offset_of_time", fields)))["offset"])
 
 
 async def _at_time(client: Client, state: TopicState, time: int) -> TopicOffsets:
-    places = map(state.place, range(len(state.ends)))
-    found = await asyncio.gather(*(offset_at_time(client, place, time) for place in places))
-    return TopicOffsets(state.id, tuple(map(min, found, state.ends)))  # what came since was not there yet
+    partitions = map(state.partition_name, range(len(state.ends)))
+    found = await asyncio.gather(*(offset_at_time(client, partition, time) for partition in partitions))
+    return TopicOffsets(state.id, tuple(map(min, found, state.ends)))  # not beyond what was described
 
 
-def _check_topics(states: States, wishes: GivenOffsets, option: str) -> None:
-    for name in wishes:
+def _check_topics(states: States, given: GivenOffsets, option: str) -> None:
+    for name in given:
         if name not in states:
             raise OptionInvalid(f"{option} names {name}, which this query does not read")
     for name in states:
-        if name not in wishes:
+        if name not in given:
             raise OptionInvalid(f"{option} says nothing about {name}")
 
 
-def _wished(state: TopicState, wish: TopicWish, others: int | None, option: str) -> TopicOffsets:
-    if wish.id not in (None, state.id):
-        raise TopicReplaced(f"{option} was made for {state.name} with id {wish.id}; its id is now {state.id}")
+def _resolved(state: TopicState, given: GivenTopicOffsets, others: int | None, option: str) -> TopicOffsets:
+    if given.id not in (None, state.id):
+        raise TopicReplaced(f"{option} was made for {state.name} with id {given.id}; its id is now {state.id}")
     known = range(len(state.ends))
-    wanted = wish.next if others is None else dict.fromkeys(known, others) | wish.next
+    wanted = given.next if others is None else dict.fromkeys(known, others) | given.next
     if sorted(wanted) != list(known):
         raise OptionInvalid(f"{option} must name each partition of {state.name}, 0 to {known[-1]}, and no other")
     marks = {EARLIEST_MARK: state.firsts, LATEST_MARK: state.ends}
     found = tuple(marks[wanted[each]][each] if wanted[each] in marks else wanted[each] for each in known)
     for number, offset, end in zip(known, found, state.ends, strict=True):
         if offset > end:
-            raise OptionInvalid(f"{option}: {state.place(number)} ends at {end}, before {offset}")
+            raise OptionInvalid(f"{option}: {state.partition_name(number)} ends at {end}, before {offset}")
     return TopicOffsets(state.id, found)
 
 
-# -- what was lost -----------------------------------------------------------------------------------------------------
+# -- lost messages -----------------------------------------------------------------------------------------------------
 
 
 def loss_handler(fail: bool) -> Callable[[str], None]:
-    """What to do about messages that are gone: an error, or a warning if the query continues without them."""
+    """What to do about lost messages: raise an error, or log a warning and continue without them."""
 
     def lost(message: str) -> None:
         if fail:
@@ -153,7 +162,7 @@ def loss_handler(fail: bool) -> Callable[[str], None]:
 
 
 def check_known(known: Offsets, states: States, lost: Callable[[str], None]) -> None:
-    """That the topics are those the query read before, with all that it has still to read."""
+    """Checks that the topics are those the query read before, and have everything that it still has to read."""
     for name, before in known.items():
         state = states.get(name)
         if state is None:
@@ -161,11 +170,11 @@ def check_known(known: Offsets, states: States, lost: Callable[[str], None]) -> 
             continue
         check_id(name, before.id, state.id)
         for number, offset in enumerate(before.next):
-            first, end = state.firsts[number], state.ends[number]
+            first, end, partition = state.firsts[number], state.ends[number], state.partition_name(number)
             if offset < first:
-                lost(f"offsets {offset} to {first - 1} of {state.place(number)} were deleted before they were read")
+                lost(f"offsets {offset} to {first - 1} of {partition} were deleted before they were read")
             elif offset > end:
-                lost(f"{state.place(number)} ends at {end}, but the query has read up to {offset}")
+                lost(f"{partition} ends at {end}, but the query has read up to {offset}")
 
 
 def check_id(name: str, before: int, now: int) -> None:

@@ -1,7 +1,7 @@
-"""The watermark by which Spark drops late rows in the batch that is being planned, as its checkpoint has it.
+"""The watermark by which Spark drops late rows in the batch that is being planned, read from its checkpoint.
 
-Spark shows it nowhere. Before a batch is planned, its offsets are in the checkpoint; what the batch before noted there
-is the watermark that stateful operators compare this batch's rows with. So a batch that is repeated finds the same.
+Spark does not show it. When a batch is planned, its offsets are already in the checkpoint, and the watermark recorded
+there by the batch before is the one that stateful operators use. So a batch that is repeated finds the same one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pydanube.base.errors import OptionInvalid
 from pydanube.base.limits import MILLISECOND
 from pydanube.spark.committing import LINE_BYTES_MAX, local_checkpoint
 
-BATCHES_SEARCHED_MAX = 10  # the batch being planned is the newest; more than that were never under way
+BATCHES_SEARCHED_MAX = 10  # the batch that is being planned is the newest
 
 
 def late_watermark(checkpoint: str, end: Mapping[str, Any]) -> int:
-    """Microseconds since 1970; 0 as long as there is none. `end` is where the input of the batch ends."""
+    """Microseconds since 1970; 0 until there is a watermark. `end` is where the input of the batch ends."""
     path = local_checkpoint(checkpoint)
     folder = None if path is None else path / "offsets"
     try:

@@ -71,7 +71,7 @@ async def redrive(
     """
     work = _Redrive(client, flow)
     if not dry_run:
-        await work.settle()
+        await work.finish_pending()
     last: dict[Partition, int] | None = None  # letters that fail again meanwhile come after it
     while True:
         found = _Pass(work, last, late=late, again=again)
@@ -100,7 +100,7 @@ class _Redrive:
         self.refusals: list[str] = []
         self.count = 0
 
-    async def settle(self) -> None:
+    async def finish_pending(self) -> None:
         """Records what an earlier run has published but not recorded, because it was killed or overtaken."""
         pending = await self.record.take_over()
         if not pending.offsets:
@@ -271,4 +271,4 @@ class _Topics:
     def address(self, partition: Partition) -> str:
         state = self._known[partition.topic]
         assert state is not None
-        return state.place(partition.number)
+        return state.partition_name(partition.number)

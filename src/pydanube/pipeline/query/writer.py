@@ -34,7 +34,7 @@ from pydanube.pipeline.spec.plan import Plan, target_of
 from pydanube.pipeline.targets.mark import Mark, dead_letters
 from pydanube.pipeline.targets.target import CHANGE, Stager, Target, with_change
 from pydanube.spark.committing import BATCH, QUERY, run_of, source_end
-from pydanube.spark.durable import settle
+from pydanube.spark.durable import sync_checkpoint
 from pydanube.spark.error_help import with_help
 
 if TYPE_CHECKING:
@@ -257,14 +257,14 @@ class TablesSink(DataSource):
 
     @with_help
     def writer(self, schema: StructType, overwrite: bool) -> TablesBatchWriter:
-        settle(self.options.get("checkpointLocation"))
+        sync_checkpoint(self.options.get("checkpointLocation"))
         writer = TablesBatchWriter(*_given(self.options, schema), **_arguments(self.options, schema, overwrite))
         writer.prepare()
         return writer
 
     @with_help
     def streamWriter(self, schema: StructType, overwrite: bool) -> TablesStreamWriter:
-        settle(self.options.get("checkpointLocation"))
+        sync_checkpoint(self.options.get("checkpointLocation"))
         writer = TablesStreamWriter(*_given(self.options, schema), **_arguments(self.options, schema, overwrite))
         writer.prepare()
         return writer

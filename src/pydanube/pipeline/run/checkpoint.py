@@ -23,7 +23,7 @@ from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, Targ
 from pydanube.base.limits import MIB
 from pydanube.pipeline.spec.changes import REASONS
 from pydanube.pipeline.spec.locations import local_path, location_identity
-from pydanube.spark.durable import heal
+from pydanube.spark.durable import repair_checkpoint
 
 RECORD, LOCK, METADATA = "pipeline.json", "lock", "metadata"
 RECORD_BYTES_MAX = 32 * MIB  # it may contain the offsets of very many partitions
@@ -117,7 +117,7 @@ class Checkpoint:
         """
         before, fixed = self.record, dict(fixed or {})
         if self._path is not None:
-            heal(self.location)
+            repair_checkpoint(self.location)
         self.check(fixed)
         if self._path is None and self._store is None:
             return []

@@ -41,9 +41,9 @@ class DeltaSink(FolderSink, TransactionalTable):
     def batches(self) -> Iterator[pa.RecordBatch]:
         from deltalake import DeltaTable
 
-        from pydanube.pipeline.targets.files.folders import delta_place
+        from pydanube.pipeline.targets.files.folders import delta_location
 
-        uri, options = delta_place(self.location)
+        uri, options = delta_location(self.location)
         rows = DeltaTable(uri, storage_options=dict(options)).to_pyarrow_dataset()
         columns = list(letter_columns(rows.schema.names))
         yield from rows.to_batches(columns=columns, batch_size=SLICE_ROWS, batch_readahead=1, fragment_readahead=1)

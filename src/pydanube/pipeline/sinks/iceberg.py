@@ -70,9 +70,9 @@ class IcebergSink(TransactionalTable):
         ):
             raise OptionInvalid("a target iceberg: properties must map names to strings")
         table = tuple(str(spec.get("table") or "").split("."))
-        place = TableAddress(table, **texts, properties=tuple(sorted(properties.items())))
-        place.check()
-        return IcebergTarget(place, **table_options(spec))
+        address = TableAddress(table, **texts, properties=tuple(sorted(properties.items())))
+        address.check()
+        return IcebergTarget(address, **table_options(spec))
 
     def spec(self, url: str) -> dict[str, Any]:
         return {
@@ -106,9 +106,9 @@ class IcebergSink(TransactionalTable):
         return isinstance(other, IcebergSink) and self.identity == other.identity
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        place = self.target(self.spec("")).place
-        with place.told():
-            table = place.load()
+        address = self.target(self.spec("")).address
+        with address.typed_errors():
+            table = address.load()
             columns = letter_columns(table.schema().column_names)
             yield from table.scan(selected_fields=columns).to_arrow_batch_reader()
 

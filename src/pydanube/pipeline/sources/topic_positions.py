@@ -15,7 +15,7 @@ from pydanube.spark.offsets import EARLIEST_MARK, OTHERS, Offsets, TopicOffsets,
 from pydanube.spark.options import Options
 from pydanube.spark.plan import TopicState
 from pydanube.spark.subscription import takeover_seconds
-from pydanube.spark.topics import look, offsets_at
+from pydanube.spark.topics import describe_topics, offsets_at
 
 if TYPE_CHECKING:
     from pydanube.pipeline.sources.topic import TopicSource
@@ -27,7 +27,7 @@ RETENTION = ("retention_seconds", "retention_bytes")  # policies that keep what 
 async def check(source: TopicSource, client: Client, asked: Preflight) -> None:
     """Whether the topics exist, the start lies in them, and the subscription is free."""
     options = Options.of(source.options(asked.flow, asked.url, asked.start), streaming=True)
-    states = await look(client, options, absent_ok=asked.begun)
+    states = await describe_topics(client, options, absent_ok=asked.begun)
     if not asked.begun:
         option = "source.start" if asked.start is None else "the reset position"
         await offsets_at(client, states, options.starting, option)
@@ -77,7 +77,7 @@ async def _consumers(client: Client, topic: str, subscription: str) -> int:
 
 async def plan_reset(client: Client, options: Options, reached: Offsets | None) -> Reset:
     """`options` begin where the pipeline is to start over."""
-    states = await look(client, options)
+    states = await describe_topics(client, options)
     offsets = await offsets_at(client, states, options.starting, "--to")
     start = json.dumps({**to_json(offsets), OTHERS: EARLIEST_MARK})
     gone = sum(
@@ -87,7 +87,7 @@ async def plan_reset(client: Client, options: Options, reached: Offsets | None) 
         if offset <= first
     )
     seeks = [
-        (state.place(number), offset)
+        (state.partition_name(number), offset)
         for name, state in states.items()
         for number, offset in enumerate(offsets[name].next)
     ]

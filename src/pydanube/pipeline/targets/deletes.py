@@ -1,7 +1,7 @@
-"""What a table remembers of rows that were deleted, where a column says which change of a key is the newer one.
+"""What a table remembers of deleted rows, if a column says which change of a key is newer. Pure.
 
-Without it, a row that comes late would bring back what a newer change deleted: there is nothing left to compare it
-with. The last deletes are remembered, by their sequence; with a newer row of the key they are forgotten. Pure.
+Without it, a row that arrives late would bring back a row that a newer change deleted, because there is nothing left to
+compare it with. A table remembers its last deletes with their sequence, and forgets one when a newer row has its key.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 def remember(
     known: pa.Table | None, rows: pa.Table, keys: Sequence[str], sequence_by: str, label: str
 ) -> tuple[pa.Table, pa.Table | None]:
-    """Rows of a batch, one for each key, that are not older than a delete; and what is remembered from now on, None if
-    that is what is `known`: keys, and the sequence. What is known by other columns, from before the upsert was changed,
-    cannot be compared and is forgotten.
+    """Returns the rows of a batch, one for each key, that are not older than a delete, and the deletes to remember from
+    now on, with their keys and sequence; None if these are the `known` ones. Deletes that are known by other columns,
+    because the upsert has changed, cannot be compared and are forgotten.
 
-    Raises `RowInvalid` for a delete that does not say when it was.
+    Raises `RowInvalid` for a delete without a sequence.
     """
     columns = [*keys, sequence_by]
     deleted = deletes_of(rows)
@@ -60,7 +60,7 @@ def remember(
 
 
 def _as_now(known: pa.Table, schema: pa.Schema) -> pa.Table | None:
-    """None if it is of other columns, or of types that do not fit. Keys may be listed in another order than before."""
+    """None if it has other columns, or types that do not fit. Keys may be listed in another order than before."""
     (*keys, sequence), (*keys_now, sequence_now) = known.column_names, schema.names
     if sequence != sequence_now or sorted(keys) != sorted(keys_now):
         return None
@@ -73,7 +73,7 @@ def _as_now(known: pa.Table, schema: pa.Schema) -> pa.Table | None:
 def _compared(
     known: pa.Table, rows: pa.Table, keys: Sequence[str], sequence_by: str
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Numbers of rows that are older than a known delete, and of known deletes that a row comes after."""
+    """The numbers of rows that are older than a known delete, and of known deletes that are older than a row."""
     names = [f"key{number}" for number in range(len(keys))]
     sides = []
     for side, table in (("known", known), ("row", rows)):
@@ -88,7 +88,7 @@ def _compared(
 
 
 def _last(deletes: pa.Table, keys: Sequence[str], sequence_by: str) -> pa.Table:
-    """The newest ones, as many as are remembered."""
+    """The newest deletes, as many as a table remembers."""
     order = pc.sort_indices(deletes, sort_keys=[(sequence_by, "descending"), *((name, "ascending") for name in keys)])
     return deletes.take(order[:DELETES_REMEMBERED_MAX]).combine_chunks()
 

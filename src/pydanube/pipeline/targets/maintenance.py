@@ -1,8 +1,8 @@
-"""What a pipeline does for its tables beside writing: merging small files, and letting go of what was replaced. Pure.
+"""How a pipeline maintains its tables: it merges small files, and deletes files that were replaced. Pure.
 
-Maintenance runs in the driver, after a commit: once in 32 batches. It commits on its own, against the version of the
-table that it read: if anybody else was faster it is given up until its next turn, and so it is when it fails. The rows
-of the batch are in the table by then. Its commits carry no mark of a batch, and leave those that are there.
+Maintenance runs on the driver after a commit, once in 32 batches. It has commits of its own, against the version of the
+table that it read. If another writer was faster, or if it fails, it is postponed to its next turn; the rows of the
+batch are in the table by then. Its commits have no mark of a batch, and keep those that are there.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pydanube.base.errors import OptionInvalid
 from pydanube.base.limits import MIB, TABLE_FILE_BYTES
 
 log = logging.getLogger(__name__)
-BATCHES = 32  # between two turns: what a turn reads is shared out among these
+BATCHES = 32  # between two turns, which share the cost of what a turn reads
 FILES_MIN = 8  # of one partition that are worth merging
-FILES_MAX = 1_000  # that one commit takes out of one partition
+FILES_MAX = 1_000  # that one commit removes from one partition
 FULL_BYTES = TABLE_FILE_BYTES // 2  # a file of that size stays as it is
-TURN_BYTES = 256 * MIB  # that one turn rewrites: it keeps the next batch waiting
+TURN_BYTES = 256 * MIB  # that one turn rewrites while the next batch waits
 EXPIRE_SECONDS = 3 * 86_400
-EXPIRE_SECONDS_MIN = 3_600  # readers that have just begun finish
-EXPIRE_SECONDS_MAX = 6 * 86_400  # after seven days a Delta table forgets which files it took out
+EXPIRE_SECONDS_MIN = 3_600  # so that current readers can finish
+EXPIRE_SECONDS_MAX = 6 * 86_400  # after seven days, a Delta table forgets which files it removed
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """What is done. `expire_seconds` is how long what was replaced can still be read; None: it is kept."""
+    """`expire_seconds` is how long replaced files can still be read; None: they are kept."""
 
     compact: bool = False
     expire_seconds: int | None = None
@@ -57,29 +57,31 @@ NO_MAINTENANCE = Maintenance()
 
 
 def is_due(last: int | None, batch: int) -> bool:
-    """`last` is the batch that the table had before. Batches without rows are not written, so which number a turn would
-    fall on may never come: what counts is that it was passed.
+    """`last` is the batch that the table had before. Batches without rows are not written, so the number of a turn may
+    never occur: what counts is that it was passed.
     """
     return (batch + 1) // BATCHES > ((-1 if last is None else last) + 1) // BATCHES
 
 
 def attempt(label: str, work: Callable[[], None]) -> None:
-    """The batch is committed: whatever goes wrong now can wait for the next turn, but not in silence."""
+    """The batch is committed, so whatever fails now is logged and can wait for the next turn."""
     try:
         work()
     except Exception as error:
         log.warning("%s: maintenance is postponed to a later batch: %s: %s", label, type(error).__name__, error)
 
 
-def groups(files: Iterable[Item], place: Callable[[Item], Hashable], size: Callable[[Item], int]) -> list[list[Item]]:
-    """Files that are to become one, for each partition that has enough of them; at most `TURN_BYTES` altogether."""
-    by_place: dict[Hashable, list[Item]] = {}
+def groups(
+    files: Iterable[Item], partition: Callable[[Item], Hashable], size: Callable[[Item], int]
+) -> list[list[Item]]:
+    """The files to merge into one, for each partition with enough of them; at most `TURN_BYTES` altogether."""
+    by_partition: dict[Hashable, list[Item]] = {}
     for each in files:
         if size(each) < FULL_BYTES:
-            by_place.setdefault(place(each), []).append(each)
+            by_partition.setdefault(partition(each), []).append(each)
     found: list[list[Item]] = []
     room = TURN_BYTES
-    for members in sorted(by_place.values(), key=len, reverse=True):
+    for members in sorted(by_partition.values(), key=len, reverse=True):
         sizes = [size(each) for each in members]
         chosen = smallest(sizes)
         used = sum(sizes[at] for at in chosen)
@@ -90,9 +92,9 @@ def groups(files: Iterable[Item], place: Callable[[Item], Hashable], size: Calla
 
 
 def smallest(sizes: Sequence[int]) -> list[int]:
-    """The smallest files, up to the first that is larger than all before it together.
+    """The smallest files, up to the first one that is larger than all before it together.
 
-    So a file is rewritten only when it at least doubles: about twenty times until it is full, whatever comes in.
+    So a file is rewritten only when its size at least doubles, which is about twenty times until it is full.
     """
     found: list[int] = []
     total = 0

@@ -1,6 +1,6 @@
-"""Which batch of which pipeline this is, and whether it is new, done or neither. Pure.
+"""The mark of a batch, and whether a target has that batch already. Pure.
 
-Each target remembers, in the same commit as the rows, the last batch that a pipeline wrote to it.
+Each target records, in the same commit as the rows, the mark of the last batch that a pipeline wrote to it.
 """
 
 from __future__ import annotations
@@ -11,28 +11,30 @@ from enum import Enum
 from pydanube.base.errors import SinkConflict
 
 SHOWN_CHARACTERS = 200
-DEAD_LETTERS = "~dead"  # behind the name of a pipeline, which has no ~
+DEAD_LETTERS = "~dead"  # after the name of a pipeline, which cannot contain ~
 
 
 class Verdict(Enum):
     NEW = "new"
-    DONE = "done"  # it already exists; what was staged for it is not needed
+    DONE = "done"  # the target has it; what was staged for it is not needed
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A batch of a pipeline. A checkpoint is one query; each start of it is one run."""
+    """A batch of a pipeline. A query has one checkpoint, and each start of it is a run."""
 
-    pipeline: str  # its name: what a target knows it by
+    pipeline: str  # its name, which identifies it to a target
     query: str
     run: str
     batch: int
-    source: str = ""  # where its input ends, as Spark's checkpoint says it; "" if that cannot be read
+    source: str = ""  # where its input ends, as in Spark's checkpoint; "" if that cannot be read
     dead: bool = False  # dead letters of the batch, not its rows
 
     @property
     def key(self) -> str:
-        """What a target remembers it by: rows and dead letters do not stand for each other, should they ever meet."""
+        """The key under which a target remembers it. Rows and dead letters have different ones, in case they share a
+        table.
+        """
         return self.pipeline + (DEAD_LETTERS if self.dead else "")
 
 
@@ -41,7 +43,7 @@ def dead_letters(mark: Mark) -> Mark:
 
 
 def judge(last: Mark | None, now: Mark, replaces: tuple[str, ...] = ()) -> Verdict:
-    """`last` is what the target remembers; `replaces` are queries in whose place this one was put on purpose.
+    """`last` is what the target remembers; `replaces` are queries that this one intentionally takes over from.
 
     Raises `SinkConflict` for a checkpoint that was wiped, or copied and used twice.
     """

@@ -1,6 +1,6 @@
-"""What a file holds, as Delta notes it: rows, and the least, the greatest and the nulls of simple columns. Pure.
+"""Statistics of a file for Delta's log: its rows, and the minimum, maximum and nulls of simple columns. Pure.
 
-It may say less than there is, never anything that is not so: readers skip files by it.
+They may be incomplete, but never wrong, because readers skip files by them.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-COLUMNS_MAX = 32  # with a least and a greatest: those that come first, as Delta does by itself
+COLUMNS_MAX = 32  # with a minimum and a maximum: the first ones, as Delta itself does it
 NULLS_MAX = 1_000  # columns whose nulls are counted
 CHARACTERS_MAX = 32  # of a text
-DIGITS_MAX = 15  # of a decimal that every reader of JSON gets exactly
+DIGITS_MAX = 15  # of a decimal that every JSON reader gets exactly
 _SURROGATES = range(0xD800, 0xE000)
 
 
-def gathered(metadata: pq.FileMetaData, schema: pa.Schema, nan: Collection[str]) -> dict[str, Any]:
-    """Of a whole file; columns in `nan` hold a value that is neither less nor greater than any other."""
+def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, nan: Collection[str]) -> dict[str, Any]:
+    """Of a whole file. Columns in `nan` contain NaN, which has no order."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
+    numbers = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
     for number, field in enumerate(list(schema)[:NULLS_MAX]):
-        if pa.types.is_nested(field.type) or field.name not in places or "." in field.name:
-            continue  # behind a dot there may be a field of another column
-        at = places[field.name]
+        if pa.types.is_nested(field.type) or field.name not in numbers or "." in field.name:
+            continue  # a name with a dot may mean a field of another column
+        at = numbers[field.name]
         found = [metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups)]
         if not found or not all(each is not None and each.has_null_count for each in found):
             continue
@@ -42,7 +42,7 @@ def gathered(metadata: pq.FileMetaData, schema: pa.Schema, nan: Collection[str])
             continue
         try:
             low, high = _low(min(each.min for each in valued)), _high(max(each.max for each in valued))
-        except (ValueError, OverflowError):  # a time that Python has no text for
+        except (ValueError, OverflowError):  # a time outside Python's range
             continue
         if low is not None:
             least[field.name] = low
@@ -74,7 +74,7 @@ def _high(value: Any) -> Any:
 
 
 def above(text: str) -> str | None:
-    """The shortest text that is greater than everything that begins so; None if there is none."""
+    """The shortest text that is greater than every text with this beginning; None if there is none."""
     for at in range(len(text) - 1, -1, -1):
         code = ord(text[at]) + 1
         if code in _SURROGATES:

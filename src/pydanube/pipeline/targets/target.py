@@ -1,4 +1,4 @@
-"""What every target does: prepared on the driver, staged by tasks, committed on the driver."""
+"""What a target is: prepared on the driver, staged by tasks, committed on the driver."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RETRY = Backoff(0.1, 2.0)
 
 
 def pause(tries: int) -> None:
-    """Before a commit is tried again that others were faster than; not before the first."""
+    """Waits before another attempt at a commit for which another writer was faster; not before the first."""
     time.sleep(RETRY.after(tries, randrange))
 
 
 def with_change(schema: pa.Schema) -> pa.Schema:
-    """Of rows that say where they were in the topic, and whether they delete."""
+    """The schema with the column that says where rows were in the topic, and whether they delete."""
     import pyarrow as pa
 
     kinds = (pa.bool_(), pa.timestamp("us", "UTC"), pa.int64())
@@ -34,49 +34,49 @@ def with_change(schema: pa.Schema) -> pa.Schema:
 
 
 def with_nulls(schema: pa.Schema) -> pa.Schema:
-    """Of rows among which some delete: these have nothing but their key, whatever the table wants of others."""
+    """The schema of rows of which some delete: those have only a key, even if the table requires other columns."""
     import pyarrow as pa
 
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
 class Stager(Protocol):
-    """One task's part of a batch. Nothing of it is seen until it is committed."""
+    """One task's part of a batch. It is not visible until it is committed."""
 
     def add(self, rows: pa.RecordBatch) -> None: ...
 
     def finish(self) -> Any:
-        """What the driver needs to commit it: a small value that can be pickled; None if there were no rows."""
+        """What the driver needs to commit it: a small value that can be pickled, or None if there were no rows."""
         ...
 
     def drop(self) -> None:
-        """The task failed: what it wrote is taken away, as far as that is quickly done. Never raises."""
+        """The task has failed: removes what it wrote, as far as that is quick. Never raises."""
         ...
 
 
 class Target(Protocol):
-    """Where rows go. Holds values only, no connection: it is copied to the driver's workers and to every task.
+    """Where rows go. It holds plain values and no connection, because it is copied to every task.
 
-    Credentials are never in it; who needs them resolves them from the environment where it runs.
+    It never holds credentials: these are resolved from the environment of the process that needs them.
     """
 
     @property
     def label(self) -> str:
-        """How messages name it, as `delta:/data/orders`."""
+        """How messages name it, such as `delta:/data/orders`."""
         ...
 
     @property
     def identity(self) -> str:
-        """Where it is, however that is written: two that have the same one would hide each other's batches."""
+        """Where it is, in one spelling: two targets with the same identity would hide each other's batches."""
         ...
 
     @property
     def takes_changes(self) -> bool:
-        """Whether rows replace and delete others: then what it stages has the column `_change`, if rows have it."""
+        """Whether rows replace and delete others. If so, it stages rows with the column `_change`, if they have it."""
         return False
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
-        """On the driver, before the query starts: whether rows fit, and can be written. Nothing of it stays.
+        """On the driver, before the query starts: checks that rows fit and can be written, and changes nothing.
 
         Returns whether there is anything to prepare. Raises `SchemaMismatch`, `TableUnsupported`, `TargetRefused`,
         `TargetFailed`.
@@ -84,29 +84,31 @@ class Target(Protocol):
         ...
 
     def prepare(self, schema: pa.Schema) -> None:
-        """On the driver, after the check of all targets: makes the table if there is none, or adds columns.
+        """On the driver, after all targets were checked: creates the table if there is none, or adds columns.
 
-        Raises what `check` does; nothing is half made.
+        Raises what `check` does, and then leaves nothing incomplete.
         """
         ...
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> Stager:
-        """In a task, or on the driver for tasks with few rows. `task` is unique to the attempt, and fit for the name of
-        a file: the batch, a number and something that nobody had before, with dashes between."""
+        """In a task, or on the driver for tasks with few rows. `task` is unique to the attempt and can be part of a
+        file name: the batch, a number and a random part, with dashes between them.
+        """
         ...
 
     def remembered(self, now: Mark) -> Mark | None:
-        """The last batch of the pipeline of `now` that it took, and where that one's input ended; None if it took none,
-        or is not there. What it knows only the hash of is as in `now`, where that is the same. Nothing is changed.
+        """The last batch of the pipeline of `now` that it took, and where the input of that batch ended; None if it
+        took none, or does not exist. Values of which it knows only the hash are those of `now` if they match. Changes
+        nothing.
         """
         ...
 
     def commit(
         self, mark: Mark, schema: pa.Schema, parts: Sequence[Any], *, replace: bool, replaces: tuple[str, ...] = ()
     ) -> Verdict:
-        """On the driver: all parts become visible, with the mark, or nothing does. `replace` is complete mode;
+        """On the driver: makes all parts visible together with the mark, or nothing. `replace` is complete mode;
         `replaces` is for `judge`.
 
-        However often it is called with the same mark, its rows are there once. Raises `SinkConflict`.
+        However often it is called with the same mark, the rows are written once. Raises `SinkConflict`.
         """
         ...

@@ -1,4 +1,4 @@
-"""A topic as a target: rows become messages, staged and committed as the topic sink of Spark does it."""
+"""A topic as a target: rows become messages, which are staged and committed like those of Spark's topic sink."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkConflict, TargetRefused, TopicExists, TopicNotFound
-from pydanube.client import Client
+from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkConflict, TargetRefused, TopicExists
 from pydanube.pipeline.targets.mark import Mark, Verdict
 from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to
-from pydanube.spark.committing import STREAM, Write, commit, merged
+from pydanube.spark.committing import STREAM, Write, commit, merged, topic_exists
 from pydanube.spark.options import whole_name
 from pydanube.spark.staging import Refs, Stage, Writer, find_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pydanube.spark.batching import RowBatcher
-    from pydanube.spark.batching import Target as Division
+    from pydanube.spark.batching import RowBatcher, TargetTopic
 
 EVENT_TIME = "event_time"
 
 
 @dataclass(frozen=True)
 class TopicTarget:
-    """`key` and `value` are columns; without `value` it is the JSON of all of them. A topic that is not there is made
-    with `partitions`, or by the first commit without any.
+    """`key` and `value` are columns; without `value`, the payload is the JSON of all columns. A topic that does not
+    exist is created with `partitions`, or without any by the first commit.
     """
 
     topic: str
@@ -48,7 +46,7 @@ class TopicTarget:
     def prepare(self, schema: pa.Schema) -> None:
         if self.check(schema):
             link = self._link()
-            with suppress(TopicExists):  # somebody else was faster
+            with suppress(TopicExists):  # another writer was faster
                 link.wait(link.client.admin.create_topic(whole_name(self.topic), partitions=self.partitions or 0))
 
     @property
@@ -56,7 +54,7 @@ class TopicTarget:
         return False
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
-        """Also asks the broker: a topic that keeps nothing is refused now."""
+        """Also asks the broker, because a topic that stores nothing is refused."""
         import pyarrow as pa
 
         if replace:
@@ -78,7 +76,7 @@ class TopicTarget:
             check_types(schema)
         link = self._link()
         link.wait(find_target(link.client, whole_name(self.topic)))
-        return self.partitions is not None and not link.wait(_is_there(link.client, whole_name(self.topic)))
+        return self.partitions is not None and not link.wait(topic_exists(link.client, whole_name(self.topic)))
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> TopicStager:
         return TopicStager(self, self._link(), self._write(mark), int(task.split("-")[1]) if "-" in task else 0)
@@ -98,7 +96,7 @@ class TopicTarget:
             )
         found = merged(parts)
         if not found:
-            return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
+            return Verdict.NEW  # nothing to remember: the next batch is newer in any case
         link = self._link()
         write = self._write(mark)
         try:
@@ -111,7 +109,7 @@ class TopicTarget:
         return Verdict(link.wait(commit(link.client, write, found, mark.source)))
 
     def remembered(self, now: Mark) -> Mark | None:
-        """The newest of those that have written there under the pipeline's name."""
+        """The newest writer to the topic under the pipeline's name."""
         link, own = self._link(), self._write(now).writer
         found = link.wait(link.client.ask("sink.list", {}))["sinks"]
         known = [each for each in found if (each["target"], each["name"]) == (own.target, own.name)]
@@ -122,7 +120,7 @@ class TopicTarget:
         return replace(now, query=query, run=run, source=source, batch=int(last["batch"]))
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Columns of messages."""
+        """The columns of messages."""
         import pyarrow as pa
 
         columns: dict[str, pa.Array] = {}
@@ -150,36 +148,28 @@ class TopicTarget:
         return Write(writer, STREAM, mark.run, mark.batch)
 
 
-async def _is_there(client: Client, topic: str) -> bool:
-    try:
-        await client.ask("topic", {"topic": topic})
-    except TopicNotFound:
-        return False
-    return True
-
-
 class TopicStager:
-    """One task's rows. What it staged and nobody decided grows old where nobody reads it."""
+    """One task's rows. What is staged and never committed expires in the hidden topic."""
 
     def __init__(self, target: TopicTarget, link: BrokerLink, write: Write, partition: int) -> None:
         from pydanube.spark.batching import RowBatcher
 
-        def find(topic: str) -> Division:
+        def find(topic: str) -> TargetTopic:
             return link.wait(find_target(link.client, topic))
 
         self._target = target
         self._stage = Stage(link, write.writer)
         turn = write.batch + partition  # so that small batches do not all go to the first partition
-        self._parcels: RowBatcher = RowBatcher(find, link.client.clock.wall, write.writer.target, turn=turn)
+        self._batcher: RowBatcher = RowBatcher(find, link.client.clock.wall, write.writer.target, turn=turn)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        for parcel in self._parcels.add(self._target.rows(rows)):
-            self._stage.put(parcel)
+        for batch in self._batcher.add(self._target.rows(rows)):
+            self._stage.put(batch)
 
     def finish(self) -> dict[str, Refs] | None:
         try:
-            for parcel in self._parcels.rest():
-                self._stage.put(parcel)
+            for batch in self._batcher.rest():
+                self._stage.put(batch)
             return self._stage.finish() or None
         finally:
             self._stage.close()

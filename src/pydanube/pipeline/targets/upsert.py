@@ -1,4 +1,4 @@
-"""Rows that replace those with the same key: which of a batch count, and how a Delta table takes them in."""
+"""Upserts: which rows of a batch count for each key, and how they are merged into a Delta table."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def check_upsert(schema: pa.Schema, keys: Sequence[str], sequence_by: str | None
 
 
 def newest_rows(rows: pa.Table, keys: Sequence[str], sequence_by: str | None, label: str) -> pa.Table:
-    """One row for each key: of several the one with the greatest `sequence_by`, of equal ones the last. Without one
-    it is the last in the topic, if rows say where they were.
+    """One row for each key: the one with the greatest `sequence_by`, or the last of those. Without `sequence_by`, it is
+    the last one in the topic, if rows have their position.
 
-    Raises `RowInvalid` for a key that is null, and for a second row if nothing says which is newer.
+    Raises `RowInvalid` for a key that is null, and for a second row if nothing tells which is newer.
     """
     for name in keys:
         if rows.column(name).null_count:
@@ -38,14 +38,14 @@ def newest_rows(rows: pa.Table, keys: Sequence[str], sequence_by: str | None, la
                 f"{label}: a row has no {name}, which is a key of the upsert; a message without a payload "
                 "has none: `delete_when: tombstone` deletes by it, and `tombstones: skip` of the source leaves it out"
             )
-    placed = CHANGE in rows.column_names
-    if placed:
+    positioned = CHANGE in rows.column_names
+    if positioned:
         rows = rows.take(_topic_order(rows.column(CHANGE)))
     if sequence_by is not None:
         rows = rows.take(_oldest_first(rows.column(sequence_by)))
     numbered = rows.select(list(keys)).append_column("_number", pa.array(np.arange(len(rows))))
     last = numbered.group_by(list(keys), use_threads=False).aggregate([("_number", "max"), ("_number", "count")])
-    if sequence_by is None and not placed and len(last) < len(rows):
+    if sequence_by is None and not positioned and len(last) < len(rows):
         twice = last.filter(pc.greater(last.column("_number_count"), 1)).select(list(keys))
         [first] = twice.slice(0, 1).to_pylist()
         shown = ", ".join(f"{name}={value!r}" for name, value in first.items())[:_KEY_CHARACTERS_SHOWN]
@@ -57,25 +57,25 @@ def newest_rows(rows: pa.Table, keys: Sequence[str], sequence_by: str | None, la
 
 
 def _oldest_first(times: pa.ChunkedArray) -> pa.Array:
-    """Nulls are older than anything, and of equal ones the first is."""
+    """Nulls are older than anything else. Equal ones keep their order."""
     columns = {"valid": pc.is_valid(times), "time": times, "number": pa.array(np.arange(len(times)))}
     return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
 
 
 def _topic_order(changes: pa.ChunkedArray) -> pa.Array:
-    """By append time, then by offset: those of one key are in one partition, and of one order in both."""
+    """By append time, then by offset. The rows of one key are in one partition, where both have the same order."""
     columns = {name: pc.struct_field(changes, name) for name in CHANGE_FIELDS[1:]}
     return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
 
 
 def split_deleted(rows: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
-    """The rows as a table has them, and of each whether it deletes."""
+    """The rows as a table has them, and whether each deletes."""
     deleted = deletes_of(rows)
     return rows.drop_columns([CHANGE]) if CHANGE in rows.column_names else rows, deleted
 
 
 def deletes_of(rows: pa.Table) -> pa.ChunkedArray:
-    """Of each row whether it deletes."""
+    """Whether each row deletes."""
     if CHANGE not in rows.column_names:
         return pa.chunked_array([np.zeros(len(rows), bool)])
     return pc.fill_null(pc.struct_field(rows.column(CHANGE), CHANGE_FIELDS[0]), False)
@@ -89,7 +89,7 @@ def merge(
     properties: CommitProperties,
     hooks: PostCommitHookProperties | None = None,
 ) -> None:
-    """In one commit, unless nothing changes. A row of the table that is newer by `sequence_by` stays."""
+    """Merges in one commit, unless nothing changes. A row of the table that is newer by `sequence_by` stays."""
     rows, deleted = split_deleted(rows)
     same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in keys)
     values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}

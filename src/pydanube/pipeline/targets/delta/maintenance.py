@@ -1,7 +1,7 @@
-"""Small files of a Delta table are merged, and files that it took out long ago are deleted.
+"""Merges small files of a Delta table, and deletes files that were removed from it long ago.
 
-Merging changes no row: its commit says so (`dataChange: false`), and streams that read the table pass over it. The
-library's own OPTIMIZE is not used: of two that run at the same time both go through, and every row is there twice.
+Merging changes no row. Its commit says so (`dataChange: false`), and streams that read the table skip it. The library's
+own OPTIMIZE is not used: if two run at the same time, both succeed, and every row is in the table twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pydanube.pipeline.targets.maintenance import Maintenance, groups
 
 HOUR_SECONDS = 3_600
 VACUUM_SECONDS = 24 * HOUR_SECONDS
-VACUUMED = "danube.vacuumed"  # the app transaction that says when, in seconds; no pipeline has that name
+VACUUMED = "danube.vacuumed"  # the app transaction with the time, in seconds; no pipeline can have this name
 READ_ROWS = 64 * 1024
 
 Values = tuple[tuple[str, str | None], ...]
@@ -37,7 +37,7 @@ Values = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file as the table lists it. `logged` is its path in the log, where it is quoted."""
+    """A file as the table lists it. `logged` is its path in the log, which is quoted."""
 
     logged: str
     size: int
@@ -52,10 +52,10 @@ def maintain(
     uri: str,
     open_table: Callable[[], DeltaTable | None],
     wanted: Maintenance,
-    settle: Callable[[DeltaTable, int], None],
+    sync: Callable[[DeltaTable, int], None],
 ) -> None:
-    """Raises whatever the table's storage does; what was not committed is taken away. `settle` is told each version
-    that was made, to have it on disk.
+    """Raises whatever the table's storage raises; files that were not committed are deleted. `sync` is called with each
+    new version.
     """
     if wanted.compact and (table := open_table()) is not None and _mergeable(table):
         listed = listed_files(table)
@@ -63,14 +63,14 @@ def maintain(
             table = open_table() or table
             if not _merge(uri, table, group):
                 return
-            settle(table, table.version() + 1)
+            sync(table, table.version() + 1)
     if wanted.expire_seconds is not None and (table := open_table()) is not None:
         _vacuum(uri, table, wanted.expire_seconds)
-        settle(table, table.version())
+        sync(table, table.version())
 
 
 def _mergeable(table: DeltaTable) -> bool:
-    """Rows that a deletion vector hides would come back."""
+    """With deletion vectors, merging would bring back rows that they hide."""
     protocol = table.protocol()
     return "deletionVectors" not in {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
 
@@ -86,7 +86,7 @@ def listed_files(table: DeltaTable) -> list[ListedFile]:
 
 
 def _merge(uri: str, table: DeltaTable, group: Sequence[ListedFile]) -> bool:
-    """Whether it went through: if others were faster, nobody knows which of these files are still there."""
+    """Returns whether it succeeded. If another writer was faster, these files may no longer be in the table."""
     listed = {each.logged for each in listed_files(table)}
     if not listed.issuperset(each.logged for each in group):
         return False
@@ -104,7 +104,7 @@ def _merge(uri: str, table: DeltaTable, group: Sequence[ListedFile]) -> bool:
         raise
     try:
         _commit(uri, table, group, written, values)
-    except CommitFailedError:  # after any other error the commit may be there, and the new files with it
+    except CommitFailedError:  # after any other error, the commit and its files may exist
         files.drop()
         return False
     return True
@@ -126,7 +126,7 @@ def _copied(uri: str, file: ListedFile, schema: pa.Schema, files: ParquetFiles) 
 
 
 def _conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """With the columns that the table has now: those that came later are null. Raises if a value does not fit."""
+    """The rows with the current columns of the table; newer ones are null. Raises if a value does not fit."""
     columns = [
         rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
         for field in schema
@@ -153,7 +153,7 @@ def _commit(uri: str, table: DeltaTable, old: Sequence[ListedFile], new: Sequenc
 
 
 def _vacuum(uri: str, table: DeltaTable, expire_seconds: int) -> None:
-    """Once a day, whoever does it. Only files that the log names as taken out: it never looks for others."""
+    """Once a day, by whichever pipeline. It deletes only files that the log lists as removed."""
     now = int(time.time())
     if now - (table.transaction_version(VACUUMED) or 0) < VACUUM_SECONDS:
         return

@@ -1,6 +1,6 @@
-"""Whether the rows of a pipeline fit a Delta table: its features, partition columns, columns and types.
+"""Checks whether the rows of a pipeline fit a Delta table: its features, partition columns, columns and types.
 
-Files that tasks have written must be what the table wants, because nobody looks into them again.
+The files of tasks must be as the table requires, because they are not checked again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from deltalake import DeltaTable, Field, Schema
 
 from pydanube.base.errors import SchemaMismatch, TableUnsupported
 
-_HARMLESS = frozenset(  # what files need not know of, or what is looked at below: whether it is in use
+_HARMLESS = frozenset(  # features that do not concern files, or whose use is checked below
     {
         "appendOnly",
         "invariants",
@@ -29,13 +29,13 @@ _HARMLESS = frozenset(  # what files need not know of, or what is looked at belo
         "vacuumProtocolCheck",
     }
 )
-_LEGACY_VERSION_MAX = 6  # above it a table lists its features
+_LEGACY_VERSION_MAX = 6  # above it, a table lists its features
 _NTZ = "timestampNtz"
-_NOT_IN_NAMES = " ,;{}()\n\t="  # Parquet of some readers
+_NOT_IN_NAMES = " ,;{}()\n\t="  # some readers of Parquet fail
 
 
 def check_features(table: DeltaTable, *, changes_rows: bool) -> None:
-    """Raises `TableUnsupported` that names the feature. `changes_rows`: upserts and complete mode."""
+    """Raises `TableUnsupported`, which names the feature. Upserts and complete mode are `changes_rows`."""
     protocol, metadata = table.protocol(), table.metadata()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     if changes_rows and "deletionVectors" in features:
@@ -140,7 +140,7 @@ def can_add(table: DeltaTable, fields: Sequence[Field]) -> None:
 
 
 def _check_type(name: str, given: Any, wanted: Any) -> None:
-    """Types in Delta's own words. What the table never has null inside may not be null in rows."""
+    """Compares types as Delta names them. Inside a column, the table must allow nulls."""
     if not isinstance(given, dict) or not isinstance(wanted, dict) or given["type"] != wanted["type"]:
         if given != wanted:
             raise SchemaMismatch(f"the column {name} is {_shown(given)} in the rows and {_shown(wanted)} in the table")

@@ -1,8 +1,8 @@
 """A Delta table as a target: tasks write its files, and the driver lists them in one commit with the batch's mark.
 
-Every commit is made for the one version of the table that was judged, and fails if others were faster; then the table
-is read and judged again. So a batch is there once, whoever commits meanwhile and wherever this is cut short. What was
-staged for nothing is never removed here: it could be in the table. Delta's VACUUM takes it away.
+A commit is valid for one version of the table, whose mark was checked, and fails if another writer was faster; then the
+table is read and checked again. So a batch is written once, whoever else commits and wherever this is interrupted.
+Files that were staged in vain are not deleted here, because they could be in the table; Delta's VACUUM deletes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from deltalake.transaction import AddAction
 from pydanube.base.errors import DanubeError, RowInvalid, SchemaMismatch, TableUnsupported, TargetFailed, TargetRefused
 from pydanube.base.limits import MIB
 from pydanube.pipeline.targets.deletes import packed, remember, unpacked
-from pydanube.pipeline.targets.delta.durable import forget_expired, heal, hooks_for, settle
+from pydanube.pipeline.targets.delta.durable import delete_expired, hooks_for, repair_log, sync_commit
 from pydanube.pipeline.targets.delta.maintenance import maintain
 from pydanube.pipeline.targets.delta.table import (
     can_add,
@@ -47,10 +47,10 @@ from pydanube.pipeline.targets.delta.table import (
 from pydanube.pipeline.targets.files.folders import (
     ErrorTexts,
     LocalFolder,
-    delta_place,
+    delta_location,
     folder_at,
     identity_of,
-    place_of,
+    location_of,
 )
 from pydanube.pipeline.targets.files.parquet_files import ParquetFiles, WrittenFile, check_partition_columns
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
@@ -58,19 +58,19 @@ from pydanube.pipeline.targets.mark import Mark, Verdict, judge
 from pydanube.pipeline.targets.target import CHANGE, pause, with_change
 from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows, split_deleted
 
-COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
-HISTORY_MAX = 100  # commits that are looked through for the text behind a hash
+COMMITS_MAX = 20  # attempts; each that fails means that another writer's commit succeeded
+HISTORY_MAX = 100  # commits that are searched for the text of a hash
 FILES_MAX = 100_000  # of one batch
-UPSERT_FILE_BYTES = 32 * MIB  # of rows that the driver reads again
-UPSERT_BYTES_MAX = 1024 * MIB  # of one batch, as they are in files: the driver holds all of them
-DELETES = "danube.deletes"  # the app transaction with the number in the name of the file that has what was deleted
+UPSERT_FILE_BYTES = 32 * MIB  # because the driver reads these rows again
+UPSERT_BYTES_MAX = 1024 * MIB  # of one batch, in files; the driver holds all of it in memory
+DELETES = "danube.deletes"  # the app transaction with the number of the file that records deleted rows
 _METADATA = "danube"
 _MAPPED = re.compile(r"column ?mapping", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class DeltaTarget:
-    """With `keys` rows replace those of the table with the same values in these columns."""
+    """With `keys`, rows replace rows of the table that have the same values in these columns."""
 
     uri: str
     partition_by: tuple[str, ...] = ()
@@ -105,14 +105,14 @@ class DeltaTarget:
         self.check(schema)
         wanted = delta_schema(schema)
         with self._typed():
-            uri, options = delta_place(self.uri)
+            uri, options = delta_location(self.uri)
             if self._open() is None:
                 folder_at(self.uri).make()
-                with suppress(DeltaError):  # somebody else was faster; if not, opening it says what is wrong
+                with suppress(DeltaError):  # another writer was faster; if not, opening the table says what is wrong
                     DeltaTable.create(uri, wanted, partition_by=list(self.partition_by), storage_options=dict(options))
                 if (table := self._open()) is None:
                     raise TargetFailed(f"{self.label}: the table could not be created")
-                self._settle(table, table.version())
+                self._sync(table, table.version())
             self._fitting(schema, changes_rows=bool(self.keys))
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> ParquetFiles:
@@ -138,16 +138,16 @@ class DeltaTarget:
                 table = self._fitting(schema, changes_rows=replace or bool(self.keys))
                 last = _last(table, mark, replaces)
                 if judge(last, mark, replaces) is Verdict.DONE:
-                    self._settle(table, table.version())  # whoever wrote it may have died before it did
+                    self._sync(table, table.version())  # its writer may have died before it did
                     self._drop_staged(files)
                     return Verdict.DONE
                 if not files and not (replace and table.file_uris()):
-                    return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
+                    return Verdict.NEW  # nothing to remember: the next batch is newer in any case
                 try:
                     version, unneeded = self._commit(table, mark, schema, files, replace=replace)
                 except CommitFailedError:
                     continue
-                self._settle(table, version)
+                self._sync(table, version)
                 self._drop(unneeded)
                 self._drop_staged(files)
                 if self.maintenance and is_due(None if last is None else last.batch, mark.batch):
@@ -162,27 +162,27 @@ class DeltaTarget:
 
     def _maintain(self) -> None:
         with self._typed():
-            maintain(self.uri, self._open, self.maintenance, self._settle)
+            maintain(self.uri, self._open, self.maintenance, self._sync)
 
     # -- the table -----------------------------------------------------------------------------------------------------
 
     def _open(self) -> DeltaTable | None:
-        uri, options = delta_place(self.uri)
+        uri, options = delta_location(self.uri)
         if isinstance(folder := folder_at(self.uri), LocalFolder):
-            heal(folder.root)
+            repair_log(folder.root)
         try:
             return DeltaTable(uri, storage_options=dict(options))
         except TableNotFoundError:
             return None
         except DeltaError as error:
-            if _MAPPED.search(str(error)):  # and not as it should be: else it opens, and `check_features` says so
+            if _MAPPED.search(str(error)):  # damaged: otherwise it opens, and is refused below
                 raise TableUnsupported(f"{self.label}: the table has column mapping") from None
             raise
 
     def _fitting(self, schema: pa.Schema, *, changes_rows: bool) -> DeltaTable:
-        """The table as it is now, with all columns that the rows have."""
+        """The current table, with all columns that the rows have."""
         for tries in range(COMMITS_MAX):
-            pause(tries if tries > 1 else 0)  # the second look is at what this one has added
+            pause(tries if tries > 1 else 0)  # the second look is at the columns that the first added
             table = self._open()
             if table is None:
                 raise TargetFailed(f"{self.label}: the table is gone")
@@ -195,11 +195,11 @@ class DeltaTarget:
                     commit_properties=CommitProperties(max_commit_retries=0),
                     post_commithook_properties=hooks_for(self.uri),
                 )
-                self._settle(table, table.version())
+                self._sync(table, table.version())
         raise TargetFailed(f"{self.label}: the table was changed by others {COMMITS_MAX} times in the meantime")
 
     def _missing(self, table: DeltaTable, schema: pa.Schema, *, changes_rows: bool) -> list[Field]:
-        """Columns that the table may get. Raises if rows do not fit."""
+        """The columns that must be added to the table. Raises if rows do not fit."""
         try:
             check_features(table, changes_rows=changes_rows)
             check_partitions(table, self.partition_by)
@@ -215,14 +215,14 @@ class DeltaTarget:
     def _commit(
         self, table: DeltaTable, mark: Mark, schema: pa.Schema, files: Sequence[WrittenFile], *, replace: bool
     ) -> tuple[int, list[str]]:
-        """The version that has the batch, and files that nobody needs once it is on disk."""
+        """The version with the batch, and files that are no longer needed once it is on disk."""
         if self.keys and not replace:
             rows = newest_rows(self._staged(schema, files), self.keys, self.sequence_by, self.label)
             self._check_written(never_null(table), rows)
             unneeded = self._upsert(table, mark, rows)
             return table.version(), unneeded
         actions: list[Any] = [_add(file) for file in files]
-        if self.keys:  # staged with all columns, in no partition
+        if self.keys:  # rows were staged with all columns, without partitions
             raise TargetRefused(f"{self.label}: upserts cannot be combined with complete mode")
         self._check_nulls(never_null(table), files)
         self._write(table, actions, _properties(mark), mode="overwrite" if replace else "append")
@@ -257,7 +257,7 @@ class DeltaTarget:
         properties, version = _properties(mark, number), table.version()
         try:
             merge(table, rows, self.keys, self.sequence_by, properties, hooks_for(self.uri))
-            if table.version() == version:  # no row changed, and what is remembered does
+            if table.version() == version:  # no row has changed, but the record of deleted rows has
                 self._write(table, [], properties, "append")
                 table.update_incremental()
         except CommitFailedError:
@@ -267,7 +267,7 @@ class DeltaTarget:
         return [] if before is None or number == before else [_deletes_path(before)]
 
     def _check_written(self, columns: frozenset[str], rows: pa.Table) -> None:
-        """Rows that delete have nothing but their key, and are not written."""
+        """Rows that delete have only a key, and are not written."""
         rows, deleted = split_deleted(rows)
         written = rows.filter(pc.invert(deleted))
         for name in sorted(columns.intersection(written.column_names)):
@@ -300,7 +300,7 @@ class DeltaTarget:
         return pa.concat_tables(tables)
 
     def _drop_staged(self, files: Sequence[WrittenFile]) -> None:
-        """Of upserts: these files were never listed."""
+        """Deletes the files of an upsert, which the table never lists."""
         if self.keys:
             self._drop([file.path for file in files])
 
@@ -310,11 +310,13 @@ class DeltaTarget:
             with suppress(DanubeError):
                 folder.delete(path)
 
-    def _settle(self, table: DeltaTable, version: int) -> None:
-        """On disk, up to this version, if the table is in a folder. With a checkpoint, what it stands for may go."""
+    def _sync(self, table: DeltaTable, version: int) -> None:
+        """Syncs a table in a folder up to this version. Once a checkpoint is on disk, log entries before it may be
+        deleted.
+        """
         folder = folder_at(self.uri)
-        if isinstance(folder, LocalFolder) and settle(folder.root, str(table.metadata().id), version):
-            attempt(self.label, lambda: forget_expired(table, version))
+        if isinstance(folder, LocalFolder) and sync_commit(folder.root, str(table.metadata().id), version):
+            attempt(self.label, lambda: delete_expired(table, version))
 
     @contextmanager
     def _typed(self) -> Iterator[None]:
@@ -329,12 +331,12 @@ class DeltaTarget:
         except (DeltaError, OSError, ValueError, TypeError, pa.ArrowException) as error:
             raise self._troubles().typed(error, self.label) from None
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # the library's own; it is no `Exception`
+            if type(error).__name__ != "PanicException":  # of the library; it is not an `Exception`
                 raise
             raise TargetFailed(f"{self.label}: {self._troubles().text(error)}") from None
 
     def _troubles(self) -> ErrorTexts:
-        return ErrorTexts(place_of(self.uri))
+        return ErrorTexts(location_of(self.uri))
 
 
 def _add(file: WrittenFile) -> AddAction:
@@ -363,12 +365,12 @@ def _names(key: str) -> tuple[str, str, str]:
 
 
 def _marks(mark: Mark) -> dict[str, int]:
-    """Numbers, because that is all that a table remembers for good."""
+    """As numbers, because a table remembers nothing else permanently."""
     return dict(zip(_names(mark.key), (mark.batch, number_of(mark.query), number_of(mark.source)), strict=True))
 
 
 def number_of(text: str) -> int:
-    """63 bits of a text's hash; 0 for no text."""
+    """63 bits of the text's hash; 0 for an empty text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1 if text else 0
 
 
@@ -383,8 +385,8 @@ def _texts(mark: Mark) -> dict[str, Any]:
 
 
 def _last(table: DeltaTable, now: Mark, replaces: tuple[str, ...], *, in_words: bool = False) -> Mark | None:
-    """What the table remembers of the pipeline. Texts behind hashes are those of `now` where they are the same. Others
-    cost a look into the log: they are only there if an error will show them, or `in_words`.
+    """What the table remembers of the pipeline. Texts are those of `now` if their hashes match. Others must be looked
+    up in the log, which is done only if an error will show them, or with `in_words`.
     """
     batch, query, source = (table.transaction_version(name) for name in _names(now.key))
     if batch is None:
@@ -395,19 +397,19 @@ def _last(table: DeltaTable, now: Mark, replaces: tuple[str, ...], *, in_words: 
     if query in known and (same_source or (is_new and not in_words)):
         ended = now.source if source and same_source else ""
         return Mark(now.pipeline, known[query], now.run, batch, ended, now.dead)
-    told = _told(table, now.key, batch)
+    texts = _logged_texts(table, now.key, batch)
     return Mark(
         now.pipeline,
-        known.get(query or 0, str(told.get("query", f"(hash {query})"))),
-        str(told.get("run", "(unknown)")),
+        known.get(query or 0, str(texts.get("query", f"(hash {query})"))),
+        str(texts.get("run", "(unknown)")),
         batch,
-        "" if not source else now.source if same_source else str(told.get("source") or f"(hash {source})"),
+        "" if not source else now.source if same_source else str(texts.get("source") or f"(hash {source})"),
         now.dead,
     )
 
 
-def _told(table: DeltaTable, key: str, batch: int) -> Mapping[str, Any]:
-    """The texts of that commit, as long as the table's history has it."""
+def _logged_texts(table: DeltaTable, key: str, batch: int) -> Mapping[str, Any]:
+    """The texts in the log entry of that commit, as long as the table's history has it."""
     for commit in table.history(HISTORY_MAX):
         found = commit.get(_METADATA)
         if isinstance(found, str):

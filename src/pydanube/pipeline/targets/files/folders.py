@@ -1,7 +1,7 @@
-"""A place for files: a folder of this machine, or a prefix in object storage. All of it blocks.
+"""Folders for files: on this machine, or a prefix in object storage. All calls block.
 
-Owns durability: a file that was closed is on disk, with its name. Owns errors: only `TargetFailed` and `TargetRefused`
-leave it, and no text of theirs holds a credential. Credentials come from the environment of the process it runs in.
+Files are durable, with their names, when they are closed. Errors are only `TargetFailed` and `TargetRefused`, and their
+texts contain no credentials. Credentials come from the environment of the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, OptionInvalid, TargetFailed, TargetRefused
 
 CHUNK_BYTES = 8 << 20  # of an upload
-READ_BYTES_MAX = 256 << 20  # of a file that is read as a whole
+READ_BYTES_MAX = 256 << 20  # of a file that is read at once
 CONTROL_SECONDS, DATA_SECONDS = 20.0, 60.0
 RETRIES_MAX = 3
 LISTED_MAX = 1_000_000
@@ -35,12 +35,19 @@ _REFUSED = re.compile(
     r"|SignatureDoesNotMatch|NoSuchBucket|ContainerNotFound|bucket does not exist",
     re.IGNORECASE,
 )
-_WHERE = ("account_name", "bucket", "container", "endpoint", "filesystem", "share_name")  # a place is, beside its root
+_WHERE = (
+    "account_name",
+    "bucket",
+    "container",
+    "endpoint",
+    "filesystem",
+    "share_name",
+)  # and the root
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 
 
 class Output(Protocol):
-    """A file that grows: what pyarrow wants of one."""
+    """A file that grows, as pyarrow expects it."""
 
     def write(self, data: Any, /) -> int: ...
 
@@ -50,49 +57,49 @@ class Output(Protocol):
 
 
 class Folder(Protocol):
-    """Paths are relative, with slashes."""
+    """Paths are relative and have slashes."""
 
     def create(self, path: str) -> Output:
-        """A new file, there and durable when it is closed."""
+        """A new file, which is visible and durable when it is closed."""
         ...
 
     def read(self, path: str) -> bytes | None:
-        """Nothing if there is no such file."""
+        """None if there is no such file."""
         ...
 
     def put_new(self, path: str, data: bytes) -> bool:
-        """All of it, durably, under a name that nobody has; false if somebody has."""
+        """Writes a whole file durably, if the name is not taken. Returns False if it is."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def move(self, source: str, target: str) -> bool:
-        """Also if it was done before, or half of it. False if neither is there."""
+        """Moves a file, also if that was done before or half done. Returns False if neither file exists."""
         ...
 
     def delete(self, path: str, *, durably: bool = False) -> None:
-        """Also if it is not there. Else than `durably` it may come back after a power cut."""
+        """Deletes a file if it exists. Unless `durably`, it may come back after a power failure."""
         ...
 
     def list(self, below: str) -> list[tuple[str, float]]:
-        """Paths of all files below, with the time they were last changed; sorted."""
+        """The paths of all files below a path, with their modification times, sorted."""
         ...
 
     def make(self) -> None:
-        """The folder itself, where there are such."""
+        """Creates the folder itself, where there are folders."""
         ...
 
     def check_writable(self) -> None:
-        """Leaves nothing behind, not even the folder."""
+        """Checks that files can be written, and leaves nothing behind, not even the folder."""
         ...
 
-    def check_decides(self) -> None:
-        """Whether `put_new` and `move` can do what they say."""
+    def check_atomic(self) -> None:
+        """Checks that `put_new` and `move` work as described."""
         ...
 
 
-def place_of(uri: str) -> ObjectsPlace:
-    """Raises `OptionInvalid`, which never shows a credential."""
+def location_of(uri: str) -> ObjectsPlace:
+    """Raises `OptionInvalid`, which never contains a credential."""
     if "://" not in uri:
         uri = f"file://{quote(os.path.abspath(os.path.expanduser(uri)))}"
     try:
@@ -102,34 +109,34 @@ def place_of(uri: str) -> ObjectsPlace:
 
 
 def folder_at(uri: str) -> Folder:
-    place = place_of(uri)
-    return LocalFolder(Path(place.options["root"])) if place.scheme == "fs" else ObjectFolder(place)
+    location = location_of(uri)
+    return LocalFolder(Path(location.options["root"])) if location.scheme == "fs" else ObjectFolder(location)
 
 
 def identity_of(uri: str) -> str:
-    """One text for a place, however it is written: links are followed, and names of schemes are opendal's."""
-    place = place_of(uri)
-    root = place.options.get("root", "/")
-    if place.scheme == "fs":
+    """The same text for every spelling of a location. Links are followed, and schemes are named as in opendal."""
+    location = location_of(uri)
+    root = location.options.get("root", "/")
+    if location.scheme == "fs":
         return os.path.realpath(root)
-    where = [text for name, text in sorted(place.options.items()) if name in _WHERE]
-    return "|".join((place.scheme, *where, root.strip("/")))
+    where = [text for name, text in sorted(location.options.items()) if name in _WHERE]
+    return "|".join((location.scheme, *where, root.strip("/")))
 
 
-def delta_place(uri: str) -> tuple[str, Mapping[str, str]]:
-    """URI and options for deltalake; the options hold credentials."""
-    place = place_of(uri)
-    found = delta_options(place)
+def delta_location(uri: str) -> tuple[str, Mapping[str, str]]:
+    """The URI and the options for deltalake. The options contain credentials."""
+    location = location_of(uri)
+    found = delta_options(location)
     if found is None:
-        raise OptionInvalid(f"Delta tables can be in folders, S3, Google or Azure storage, not in {place.scheme}")
+        raise OptionInvalid(f"Delta tables can be in folders, S3, Google or Azure storage, not in {location.scheme}")
     return found
 
 
 class ErrorTexts:
-    """Errors of others into ours, without what must not be shown."""
+    """Turns errors of libraries into Danube's, without credentials."""
 
-    def __init__(self, place: ObjectsPlace | None = None) -> None:
-        self._secrets = sorted(place.secrets(), key=len, reverse=True) if place else []
+    def __init__(self, location: ObjectsPlace | None = None) -> None:
+        self._secrets = sorted(location.secrets(), key=len, reverse=True) if location else []
 
     def text(self, error: BaseException) -> str:
         message = " ".join(str(error).partition("\n\nContext:")[0].split())
@@ -144,7 +151,7 @@ class ErrorTexts:
         return (TargetRefused if _REFUSED.search(str(error)) else TargetFailed)(f"{what}: {self.text(error)}")
 
 
-# -- of this machine ---------------------------------------------------------------------------------------------------
+# -- on this machine ---------------------------------------------------------------------------------------------------
 
 
 class LocalFolder:
@@ -217,7 +224,7 @@ class LocalFolder:
             for folder, _, names in os.walk(self.root / below):
                 for name in names:
                     whole = Path(folder, name)
-                    with suppress(FileNotFoundError):  # gone meanwhile
+                    with suppress(FileNotFoundError):  # deleted meanwhile
                         found.append((whole.relative_to(self.root).as_posix(), whole.stat().st_mtime))
                 if len(found) > LISTED_MAX:
                     raise TargetFailed(f"{self.root} has more than {LISTED_MAX} files")
@@ -237,12 +244,12 @@ class LocalFolder:
             probe.touch()
             probe.unlink()
 
-    def check_decides(self) -> None:
-        """Every file system of POSIX can."""
+    def check_atomic(self) -> None:
+        """Every POSIX file system does."""
 
 
 class SyncedFile:
-    """A file that is on disk, with its name and the names of its folders, when it is closed."""
+    """A file that is on disk when it is closed, with its name and the names of its folders."""
 
     def __init__(self, path: Path, folders: Sequence[Path], *, overwrite: bool = False) -> None:
         self._file = open(path, "wb" if overwrite else "xb")  # noqa: SIM115
@@ -279,7 +286,7 @@ class SyncedFile:
 
 
 def make_folders(folder: Path) -> list[Path]:
-    """Those that hold a new one: its name is durable when they are synced."""
+    """Creates the folder. Returns the parents of new folders, which must be synced to make their names durable."""
     holders: list[Path] = []
     missing = folder
     while not missing.is_dir() and missing != missing.parent:
@@ -293,11 +300,11 @@ def make_folders(folder: Path) -> list[Path]:
 
 
 class ObjectFolder:
-    """Through opendal. An object is there, as a whole, when its upload is."""
+    """Uses opendal. An object exists as a whole when its upload is complete."""
 
-    def __init__(self, place: ObjectsPlace) -> None:
-        self._place = place
-        self._troubles = ErrorTexts(place)
+    def __init__(self, location: ObjectsPlace) -> None:
+        self._location = location
+        self._troubles = ErrorTexts(location)
 
     @cached_property
     def _operator(self) -> Any:
@@ -305,7 +312,7 @@ class ObjectFolder:
         from opendal import layers
 
         with self._typed("to open it"):
-            operator = opendal.Operator(self._place.scheme, **self._place.options)
+            operator = opendal.Operator(self._location.scheme, **self._location.options)
             operator = operator.layer(layers.TimeoutLayer(CONTROL_SECONDS, DATA_SECONDS))
             return operator.layer(layers.RetryLayer(RETRIES_MAX, 2.0, True, 2.0, 0.1))
 
@@ -315,8 +322,8 @@ class ObjectFolder:
             yield
         except DanubeError:
             raise
-        except Exception as error:  # opendal's have no base of their own
-            raise self._troubles.typed(error, f"{self._place.shown}: {what}") from None
+        except Exception as error:  # those of opendal have no common base class
+            raise self._troubles.typed(error, f"{self._location.shown}: {what}") from None
 
     def create(self, path: str) -> Output:
         with self._typed(f"to write {path}"):
@@ -372,11 +379,11 @@ class ObjectFolder:
                     changed = entry.metadata.last_modified
                     found.append((entry.path, changed.timestamp() if changed else 0.0))
                 if len(found) > LISTED_MAX:
-                    raise TargetFailed(f"{self._place.shown} has more than {LISTED_MAX} objects")
+                    raise TargetFailed(f"{self._location.shown} has more than {LISTED_MAX} objects")
         return sorted(found)
 
     def make(self) -> None:
-        """Prefixes need not be made."""
+        """Prefixes need not be created."""
 
     def check_writable(self) -> None:
         probe = f"_danube/probe-{uuid4().hex}"
@@ -384,16 +391,16 @@ class ObjectFolder:
             self._operator.write(probe, b"")
             self._operator.delete(probe)
 
-    def check_decides(self) -> None:
+    def check_atomic(self) -> None:
         can = self._operator.capability()
         if not (can.write_with_if_not_exists and can.copy and can.list):
             raise TargetRefused(
-                f"{self._place.shown} cannot copy objects, or cannot create an object only if it does not exist"
+                f"{self._location.shown} cannot copy objects, or cannot create an object only if it does not exist"
             )
 
 
 class _Upload:
-    """What pyarrow wants of a file, and no error but ours."""
+    """A file as pyarrow expects it, with errors of Danube only."""
 
     def __init__(self, upload: Any, typed: Callable[[], Any]) -> None:
         self._upload = upload
@@ -412,7 +419,7 @@ class _Upload:
         return self._written
 
     def flush(self) -> None:
-        """It goes when there is enough."""
+        """Data is uploaded when there is enough."""
 
     def close(self) -> None:
         if not self.closed:

@@ -1,7 +1,7 @@
-"""Rows of Arrow as JSON, column by column, nested ones too: no row becomes a Python object. Pure.
+"""Rows of Arrow as JSON, made column by column, so that no row becomes a Python object. Pure.
 
 Every column appears in every row, as `null` if it has no value. Times are ISO 8601, bytes are Base64, decimals keep all
-their digits, and what JSON has no number for (NaN, infinities) is null.
+their digits, and NaN and infinities, which JSON does not have, are null.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from pydanube.base.errors import SchemaMismatch
 
-_ESCAPED = '[\\x00-\\x1f"\\\\]'  # what a text of JSON may not hold as it is
+_ESCAPED = '[\\x00-\\x1f"\\\\]'  # characters that must be escaped in JSON
 
 
 def check_types(schema: pa.Schema) -> None:
-    """Raises `SchemaMismatch` for a column that has no JSON."""
+    """Raises `SchemaMismatch` for a column that cannot be written as JSON."""
     for field in schema:
         if not _has_json(field.type):
             raise SchemaMismatch(
@@ -52,7 +52,7 @@ def _has_json(kind: pa.DataType) -> bool:
 
 
 def json_of(rows: pa.RecordBatch) -> pa.Array:
-    """One text for each row."""
+    """One JSON text for each row."""
     return _object(rows.schema.names, rows.columns)
 
 
@@ -110,7 +110,7 @@ def _quoted(column: pa.Array) -> pa.Array:
 
 
 def _times(column: pa.Array) -> pa.Array:
-    """In UTC where they have a zone; Arrow would look for the zone at every value."""
+    """In UTC if they have a zone. Arrow itself would look up the zone for every value."""
     plain = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
     return pc.replace_substring(plain.cast(pa.string()), " ", "T")
 
@@ -120,7 +120,7 @@ def _wrapped(column: pa.Array, ending: str = "") -> pa.Array:
 
 
 def _joined(column: pa.Array, texts: pa.Array, opening: str, closing: str) -> pa.Array:
-    """The texts of a list's or a map's entries put together, one text for each row."""
+    """Joins the texts of the entries of a list or map, into one text for each row."""
     lengths = pc.fill_null(pc.list_value_length(column), 0)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ",")

@@ -1,8 +1,8 @@
-"""A folder of Parquet files as a target. It has no log of its own, so decisions are files beside the rows.
+"""A folder of Parquet files as a target. It has no log, so decisions are files beside the rows.
 
-Tasks write below `_danube/NAME/staged/`. A batch is decided by the file `_danube/NAME/batch-N.json`, which only one can
-make: it names what was staged, and the names it gets. Then the files are moved there. A decision that was cut short is
-carried out by whoever comes next. Folders that begin with _ are not seen by readers.
+Tasks write below `_danube/NAME/staged/`. A batch is decided by the file `_danube/NAME/batch-N.json`, which only one
+writer can create: it lists the staged files and their final names. Then they are moved. If that is interrupted, the
+next writer completes it. Readers ignore folders that begin with _.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COMMITS_MAX = 20  # attempts; each that fails means that somebody else has decided a batch
-KEPT = 5  # decisions
-STAGED_SECONDS = 24 * 3_600.0  # no batch takes so long; what is older was left by a task that died
+COMMITS_MAX = 20  # attempts; each that fails means that another writer has decided a batch
+DECISIONS_KEPT = 5
+STAGED_SECONDS = 24 * 3_600.0  # no batch takes so long; older files were left by a task that died
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ParquetTarget:
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         check_partition_columns(schema, self.partition_by)
         folder = folder_at(self.uri)
-        folder.check_decides()
+        folder.check_atomic()
         folder.check_writable()
         return True
 
@@ -62,7 +62,7 @@ class ParquetTarget:
         for own in {"/".join(path.split("/")[:2]) for path, _ in folder.list("_danube")}:
             decisions = _Decisions(folder, own, self.label)
             if (last := decisions.last()) is not None:
-                decisions.carry_out(last)  # whoever it is of
+                decisions.carry_out(last)  # of whichever pipeline
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> ParquetFiles:
         return ParquetFiles(self.uri, schema, task, self.partition_by, below=f"{_own(mark)}/staged")
@@ -87,7 +87,7 @@ class ParquetTarget:
                     decisions.drop_staged(last, files)
                     return Verdict.DONE
             if not files and not replace:
-                return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
+                return Verdict.NEW  # nothing to remember: the next batch is newer in any case
             number = 0 if last is None else last.number + 1
             decision = self._decision(number, mark, schema, files)
             if replace:
@@ -115,7 +115,7 @@ class ParquetTarget:
         return Decision(number, mark, tuple(moves), (), columns, self.partition_by)
 
     def _check_columns(self, last: Decision, schema: pa.Schema) -> None:
-        """A column keeps its type, and the folder its partitions; columns may come and go."""
+        """A column must keep its type, and the folder its partition columns. Columns may be added and removed."""
         if last.partition_by != self.partition_by:
             shown = ", ".join(last.partition_by) or "nothing"
             raise SchemaMismatch(f"{self.label} is partitioned by {shown} so far")
@@ -132,7 +132,7 @@ def _own(mark: Mark) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`number` counts decisions, not batches: a pipeline that starts over goes on counting."""
+    """`number` counts decisions, not batches, and continues when a pipeline starts over."""
 
     number: int
     mark: Mark
@@ -161,7 +161,7 @@ class Decision:
 
 
 class _Decisions:
-    """Of one pipeline in one folder."""
+    """The decisions of one pipeline in one folder."""
 
     def __init__(self, folder: Folder, own: str, label: str) -> None:
         self._folder = folder
@@ -184,22 +184,22 @@ class _Decisions:
         return self._folder.put_new(self._path(decision.number, "json"), decision.to_bytes())
 
     def carry_out(self, decision: Decision) -> None:
-        """However often, and by however many at once."""
+        """Can be repeated, and be done by several processes at once."""
         done = self._path(decision.number, "done")
         if self._folder.exists(done):
             return
         for source, target in decision.moves:
-            if not self._folder.move(source, target):  # staged durably first: it was moved, then taken
+            if not self._folder.move(source, target):  # it was staged durably, so it was moved and then removed
                 log.warning("%s: %s was removed before its batch was marked as done", self._label, target)
         for path in decision.removes:
-            self._folder.delete(path, durably=True)  # nobody looks again once it is done
+            self._folder.delete(path, durably=True)  # once it is done, this is not repeated
         self._folder.put_new(done, b"")
 
     def prune(self, newest: Decision) -> None:
-        """What is older than the last few. Beside them, what was staged long ago and never decided."""
+        """Deletes all but the last decisions, and files that were staged long ago and never decided."""
         with suppress(DanubeError):
             for number, ending in self._listed():
-                if number <= newest.number - KEPT:
+                if number <= newest.number - DECISIONS_KEPT:
                     self._folder.delete(self._path(number, ending))
             needed = {source for source, _ in newest.moves}
             oldest = time.time() - STAGED_SECONDS
@@ -208,7 +208,7 @@ class _Decisions:
                     self._folder.delete(path)
 
     def drop_staged(self, last: Decision, files: Sequence[WrittenFile]) -> None:
-        """Another attempt has written the batch: these are not needed, unless it was this one."""
+        """The batch is written: deletes what was staged for it, unless that is what was written."""
         needed = {source for source, _ in last.moves}
         for file in files:
             if file.path not in needed:
@@ -216,7 +216,7 @@ class _Decisions:
                     self._folder.delete(file.path)
 
     def visible(self) -> list[str]:
-        """Files that readers see."""
+        """The files that readers see."""
         return [
             path
             for path, _ in self._folder.list("")

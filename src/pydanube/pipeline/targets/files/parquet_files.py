@@ -1,6 +1,6 @@
-"""A task's rows as Parquet files: divided by the values of partition columns, closed at a size, described for Delta.
+"""A task's rows as Parquet files: divided by partition columns, closed at a size, with statistics for Delta.
 
-Nothing lists these files until the driver commits them; their names are unique to the attempt.
+No table lists these files until the driver commits them. Their names are unique to the attempt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydanube.base.errors import SchemaMismatch
 from pydanube.base.limits import TABLE_FILE_BYTES
 from pydanube.pipeline.targets.files.folders import Folder, folder_at
 from pydanube.pipeline.targets.files.partitioned import HELD_BYTES, Part, PartitionedFiles, Values
-from pydanube.pipeline.targets.statistics import gathered
+from pydanube.pipeline.targets.statistics import file_statistics
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _PATH_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in "\"#%'*/:=?\\{[]^<>|`}")
@@ -30,7 +30,7 @@ _PATH_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """`path` is relative to the folder. `stats` is None where nobody asked for it."""
+    """`path` is relative to the folder. `stats` is None unless it was asked for."""
 
     path: str
     size: int
@@ -40,7 +40,7 @@ class WrittenFile:
 
 
 class ParquetFiles(PartitionedFiles[WrittenFile]):
-    """`below` is where in the folder the files go; with `stats` they are described for Delta, which keeps the values of
+    """`below` is the subfolder for the files. With `stats`, they get statistics for Delta, which has the values of
     partitions in its log."""
 
     def __init__(
@@ -63,7 +63,7 @@ class ParquetFiles(PartitionedFiles[WrittenFile]):
         self._stats = stats
         self._folder: Folder | None = None
 
-    def _place(self) -> Folder:
+    def _opened_folder(self) -> Folder:
         if self._folder is None:
             self._folder = folder_at(self._uri)
         return self._folder
@@ -77,7 +77,7 @@ class ParquetFiles(PartitionedFiles[WrittenFile]):
         name = f"part-{self._task}-{len(self._begun)}.snappy.parquet"
         part.path = "/".join([*([self._below] if self._below else []), *steps, name])
         self._begun.append(part.path)
-        part.output = self._place().create(part.path)
+        part.output = self._opened_folder().create(part.path)
         part.writer = pq.ParquetWriter(
             part.output,
             self._schema,
@@ -92,17 +92,17 @@ class ParquetFiles(PartitionedFiles[WrittenFile]):
 
     def _described(self, part: Part, metadata: Any, size: int) -> WrittenFile:
         values = tuple(zip(self._partition_by, part.values, strict=True))
-        stats = gathered(metadata, self._schema, part.nan) if self._stats else None
+        stats = file_statistics(metadata, self._schema, part.nan) if self._stats else None
         return WrittenFile(part.path, size, metadata.num_rows, values, stats)
 
     def _delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             with suppress(Exception):
-                self._place().delete(path)
+                self._opened_folder().delete(path)
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
-    """Keys and payloads of bytes hardly repeat: to look for it costs more than it saves."""
+    """Bytes of keys and payloads hardly repeat, so a dictionary costs more than it saves."""
     simple = [each.name for each in schema if not pa.types.is_binary(each.type)]
     return simple if len(simple) < len(schema) else True
 
@@ -140,7 +140,7 @@ def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> N
 
 
 def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> list[tuple[Values, pa.RecordBatch]]:
-    """Rows by the values of the columns, without those; the order within is kept."""
+    """The rows for each combination of values, without these columns, in their order."""
     if not partition_by:
         return [((), rows)]
     codes = np.zeros(len(rows), np.int64)
@@ -148,7 +148,7 @@ def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> list[tuple[Val
         encoded = rows.column(rows.schema.names.index(name)).dictionary_encode()
         known = len(encoded.dictionary)
         numbers = pc.fill_null(encoded.indices, known).to_numpy(zero_copy_only=False).astype(np.int64)
-        # Made dense at once, so that many columns do not overflow.
+        # Renumbered at once, so that many columns do not overflow.
         _, codes = np.unique(codes * (known + 1) + numbers, return_inverse=True)
     rest = rows.drop_columns(list(partition_by))
     firsts = np.unique(codes, return_index=True)[1]
@@ -165,7 +165,7 @@ def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> list[tuple[Val
 
 
 def text_of(value: Any) -> str | None:
-    """As Delta and Hive write the value of a partition; no text is none."""
+    """The value of a partition as Delta and Hive write it. An empty text is null."""
     match value:
         case None | "":
             return None
@@ -174,7 +174,7 @@ def text_of(value: Any) -> str | None:
         case datetime():
             if value.tzinfo is None:
                 return value.isoformat(sep=" ")
-            # With its Z: without one, readers take it for a time of their own zone.
+            # With Z, because readers take a time without it as local.
             return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
         case date():
             return value.isoformat()
@@ -183,17 +183,17 @@ def text_of(value: Any) -> str | None:
 
 
 def escaped(text: str) -> str:
-    """A step of a path, as Hive escapes what has a meaning there; others are kept, also letters beyond ASCII."""
+    """A step of a path, in which special characters are escaped as Hive does it. Letters beyond ASCII are kept."""
     return "".join(
         each if each in _PATH_SAFE or ord(each) > 0x7F or each == " " else f"%{ord(each):02X}" for each in text
     )
 
 
 def hive_step(name: str, value: str | None) -> str:
-    """Readers of folders take the value from it."""
+    """Readers of folders take the value from this step."""
     return f"{escaped(name)}={NO_VALUE if value is None else escaped(value)}"
 
 
 def plain_step(name: str, value: str | None) -> str:
-    """Readers of tables take the value from the log, but some from here: this is what all of them get right."""
+    """Readers of tables take the value from the log, but some take it from here. All understand this spelling."""
     return f"{quote(name, safe='')}={NO_VALUE if value is None else quote(value, safe='')}"

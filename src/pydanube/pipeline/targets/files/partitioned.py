@@ -1,7 +1,7 @@
-"""A task's rows, gathered by partition and written to one growing file each: what file formats have in common.
+"""A task's rows, collected by partition and written to one growing file for each: what table formats have in common.
 
-Memory is bounded by `HELD_BYTES` and what `OPEN_MAX` files buffer. A task with rows of more partitions than that spills
-them to its local disk, and writes them at the end, some partitions at a time, so that each still has one file.
+Memory is bounded by `HELD_BYTES` and the buffers of `OPEN_MAX` files. A task with more partitions spills its rows to
+the local disk, and writes them at the end, some partitions at a time, so that each still has one file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 
 from pydanube.base.limits import MIB
 
-HELD_BYTES = 32 * MIB  # of rows that wait for more, so that row groups are not tiny
-OPEN_MAX = 256  # partitions of one task at a time: each has a file that grows
-BUCKETS = 64  # of spilled rows: a task of 16,000 partitions still writes each of them once
+HELD_BYTES = 32 * MIB  # of rows that are held back, so that row groups are not tiny
+OPEN_MAX = 256  # partitions of a task at a time, each with an open file
+BUCKETS = 64  # of spilled rows: a task with 16,000 partitions still writes each of them once
 GROUP_ROWS_MAX = 1_000_000
 
 Values = tuple[Any, ...]  # of the partition columns
@@ -32,7 +32,7 @@ File = TypeVar("File")
 
 @dataclass(slots=True)
 class Part:
-    """The rows of one partition: those that wait, and the file that grows."""
+    """The rows of one partition: those that are held back, and the open file."""
 
     values: Values
     held: list[pa.RecordBatch] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Part:
 
 
 class PartitionedFiles(ABC, Generic[File]):
-    """A `Stager`: rows in, files out, and none left if it is dropped."""
+    """A `Stager` that writes files, and deletes them if it is dropped."""
 
     def __init__(self, schema: pa.Schema, partition_by: Sequence[str], file_bytes: int, held_bytes: int) -> None:
         self._schema = schema  # of the files
@@ -52,7 +52,7 @@ class PartitionedFiles(ABC, Generic[File]):
         self._file_bytes = file_bytes
         self._held_bytes_max = held_bytes
         self._held_bytes = 0
-        self._parts: dict[Values, Part] = {}  # the one that got rows last is last
+        self._parts: dict[Values, Part] = {}  # ordered by when they got rows
         self._spill: Spill | None = None
         self._begun: list[str] = []
         self._done: list[File] = []
@@ -67,11 +67,11 @@ class PartitionedFiles(ABC, Generic[File]):
 
     @abstractmethod
     def _described(self, part: Part, metadata: Any, size: int) -> File:
-        """A file that was closed."""
+        """Describes a file that was closed."""
 
     @abstractmethod
     def _delete(self, paths: Sequence[str]) -> None:
-        """As far as it goes."""
+        """Deletes files as far as possible."""
 
     def add(self, rows: pa.RecordBatch) -> None:
         if not len(rows):
@@ -141,7 +141,7 @@ class PartitionedFiles(ABC, Generic[File]):
             self._close(part)
 
     def _written(self, part: Part, rows: pa.Table) -> None:
-        """What is to be remembered of rows that are about to be written."""
+        """Called with rows that are about to be written."""
 
     def _close(self, part: Part) -> None:
         if part.writer is None:
@@ -155,7 +155,7 @@ class PartitionedFiles(ABC, Generic[File]):
 
 
 class Spill:
-    """Rows in temporary files of this machine, those of one partition all in the same one."""
+    """Rows in temporary files. All rows of a partition are in the same file."""
 
     def __init__(self, partition_by: Sequence[str]) -> None:
         self._partition_by = tuple(partition_by)
@@ -175,7 +175,7 @@ class Spill:
             self._files[number][1].write_batch(sorted_rows.slice(start, end - start))
 
     def _numbers(self, rows: pa.RecordBatch) -> Any:
-        """In which bucket each row goes: by its values, so that it is the same in every batch."""
+        """The bucket of each row, by its values, so that it is the same in every batch."""
         found = np.zeros(len(rows), np.uint64)
         for name in self._partition_by:
             if name not in rows.schema.names:

@@ -1,9 +1,9 @@
-"""Old snapshots of an Iceberg table: which of them go with a commit, and the files that nobody needs after it.
+"""Old snapshots of an Iceberg table: which of them a commit expires, and the files that are not needed after it.
 
-Every commit writes and reads all snapshots that the table still has, so a table that gets one for each batch must let
-them go. Only tables that ask for it in their properties lose any; those that pipelines make do ask. What a branch or a
-tag names stays. Files are removed after the commit that ended their last snapshot: if that is cut short they are only
-in the way.
+Every commit reads and writes all snapshots that the table still has, so a table that gets one for each batch must
+expire them. This is done only for tables whose properties ask for it; those that pipelines create do. Snapshots of a
+branch or a tag stay. Files are deleted after the commit that expired their last snapshot; if that is interrupted, they
+do no harm.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from pyiceberg.utils.properties import property_as_int
 
 from pydanube.pipeline.targets.iceberg.files import remove
 
-SNAPSHOTS_MAX = "danube.history.max-snapshots"  # a table that has this property lets its snapshots go
+SNAPSHOTS_MAX = "danube.history.max-snapshots"  # the snapshots of a table with this property expire
 AGE_MAX_MS = "history.expire.max-snapshot-age-ms"
 KEPT_MIN = "history.expire.min-snapshots-to-keep"
 DAY_MS = 24 * 60 * 60 * 1000
 EXPIRY_PROPERTIES = {SNAPSHOTS_MAX: "100", AGE_MAX_MS: str(DAY_MS), KEPT_MIN: "10"}
-EXPIRED_MAX = 100  # snapshots that one commit ends: what is behind catches up over the next ones
-READERS_MS = 10 * 60 * 1000  # that a reader has for data files which a snapshot took out of the table
+EXPIRED_MAX = 100  # snapshots that one commit expires; the rest follow with the next commits
+READERS_MS = 10 * 60 * 1000  # that readers get for data files which a snapshot removed from the table
 _MANIFEST = re.compile(r"(?P<stem>.*-m)(?P<number>\d{1,2})\.avro")  # as this library names them, from 0 on
 
 
 def due(metadata: TableMetadata, now_ms: int, expire_seconds: int | None = None) -> list[Snapshot]:
-    """Those that end with the commit that is being made, oldest first. `expire_seconds` is for tables that say nothing
-    themselves."""
+    """The snapshots that this commit expires, oldest first. `expire_seconds` is for tables without a property."""
     most = property_as_int(metadata.properties, SNAPSHOTS_MAX)
     if most is None and expire_seconds is None:
         return []
@@ -43,11 +42,11 @@ def due(metadata: TableMetadata, now_ms: int, expire_seconds: int | None = None)
         most = len(chain) + 1
     fewest = property_as_int(metadata.properties, KEPT_MIN, 1) or 1
     if len(chain) + 1 > most:
-        most -= most // 5  # several at once, because the manifests of the next one are read for each time
+        most -= most // 5  # several at once, because each time the manifests of the next one are read
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     found: list[Snapshot] = []
     for number, each in enumerate(chain[: EXPIRED_MAX + len(named)]):
-        left = len(chain) - number  # without it, and with the one that is being made
+        left = len(chain) - number  # without it, and with the new one
         if left < fewest or (left < most and each.timestamp_ms >= oldest_ms):
             break
         if _removed_files(each) and each.timestamp_ms > now_ms - READERS_MS:
@@ -58,9 +57,9 @@ def due(metadata: TableMetadata, now_ms: int, expire_seconds: int | None = None)
 
 
 def clean(io: FileIO, before: TableMetadata, gone: Sequence[Snapshot]) -> None:
-    """After the commit that ended them: removes what only they needed, as far as it goes."""
+    """After the commit that expired them: deletes what only they needed, as far as possible."""
     if gone:
-        with suppress(Exception):  # the batch is there; what stays is found by any tool that removes orphan files
+        with suppress(Exception):  # the batch is committed; tools that remove orphan files find the rest
             remove(io, sorted(_unneeded(io, before, gone)))
 
 
@@ -107,7 +106,7 @@ def _manifests(io: FileIO, snapshots: Iterable[Snapshot]) -> set[ManifestFile]:
 
 
 def _removed_by(io: FileIO, snapshot: Snapshot, own: Iterable[ManifestFile]) -> set[str]:
-    """Data files that it took out of the table: none of those after it has them."""
+    """The data files that it removed from the table, so that no later snapshot has them."""
     return {
         entry.data_file.file_path
         for manifest in own
@@ -118,7 +117,7 @@ def _removed_by(io: FileIO, snapshot: Snapshot, own: Iterable[ManifestFile]) -> 
 
 
 def _merged_at_once(own: Sequence[ManifestFile]) -> set[str]:
-    """Manifests that a commit wrote and merged into another before anybody saw them: the library leaves them."""
+    """The manifests that a commit wrote and merged into another one at once, which the library leaves behind."""
     listed = {each.manifest_path for each in own}
     found: set[str] = set()
     for path in listed:

@@ -1,7 +1,7 @@
-"""A task's rows as data files of an Iceberg table: its columns, types and ids, one value of each partition column.
+"""A task's rows as data files of an Iceberg table, with its columns, types and ids, each file for one partition.
 
-Nothing lists these files until the driver commits them; their names are unique to the attempt. The names say nothing
-of the values: an Iceberg table has them in its manifests.
+No table lists these files until the driver commits them. Their names are unique to the attempt, and do not contain the
+values of the partition, which an Iceberg table has in its manifests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Columns = tuple[tuple[int, str, str], ...]  # ids, types and names
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One data file, and of which table as it was then."""
+    """A data file, and the state of the table that it was written for."""
 
     path: str
     size: int
@@ -55,7 +55,7 @@ class StagedFile:
             file_format=FileFormat.PARQUET,
             partition=Record(*self.partition),
             file_size_in_bytes=self.size,
-            sort_order_id=None,  # the rows are in no order that the table knows
+            sort_order_id=None,  # the rows have no order that the table knows
             spec_id=self.spec,
             equality_ids=None,
             key_metadata=None,
@@ -65,32 +65,32 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a task needs to know of the table."""
+    """What a task needs to know about the table."""
 
     table: str
     label: str
-    schema: Schema  # those of its columns that the rows have
+    schema: Schema  # the columns of the table that the rows have
     arrow: pa.Schema
     spec: int
-    partition_by: tuple[str, ...]  # sources of its partition fields, in their order
+    partition_by: tuple[str, ...]  # the source columns of its partition fields, in their order
     properties: dict[str, str]
-    places: LocationProvider
+    locations: LocationProvider
     io: FileIO
 
     @classmethod
     def of(cls, table: Table, rows: pa.Schema, label: str) -> Layout:
         schema, arrow = file_schema(table.schema(), rows)
         sources = tuple(table.schema().find_field(each.source_id).name for each in table.spec().fields)
-        spec, places = table.spec().spec_id, table.location_provider()
+        spec, locations = table.spec().spec_id, table.location_provider()
         uuid = str(table.metadata.table_uuid)
-        return cls(uuid, label, schema, arrow, spec, sources, table.properties, places, table.io)
+        return cls(uuid, label, schema, arrow, spec, sources, table.properties, locations, table.io)
 
     @property
     def columns(self) -> Columns:
         return columns_of(self.schema)
 
     def conform(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with exactly the table's types; raises `SchemaMismatch` for a value that does not fit."""
+        """The rows with exactly the table's types. Raises `SchemaMismatch` for a value that does not fit."""
         columns = []
         for each in self.arrow:
             column = rows.column(each.name)
@@ -108,7 +108,7 @@ def columns_of(schema: Schema) -> Columns:
 
 
 class IcebergFiles(PartitionedFiles[StagedFile]):
-    """Raises `SchemaMismatch`, and what the table's storage raises."""
+    """Raises `SchemaMismatch`, and whatever the table's storage raises."""
 
     def __init__(
         self, layout: Layout, task: str, *, file_bytes: int = TABLE_FILE_BYTES, held_bytes: int = HELD_BYTES
@@ -121,7 +121,7 @@ class IcebergFiles(PartitionedFiles[StagedFile]):
         return divided(self._layout.conform(rows), self._partition_by)
 
     def _open(self, part: Part) -> None:
-        part.path = self._layout.places.new_data_location(f"{self._task}-{len(self._begun)}.parquet")
+        part.path = self._layout.locations.new_data_location(f"{self._task}-{len(self._begun)}.parquet")
         self._begun.append(part.path)
         part.output = self._layout.io.new_output(part.path).create(overwrite=True)
         part.writer = pq.ParquetWriter(
@@ -144,14 +144,14 @@ class IcebergFiles(PartitionedFiles[StagedFile]):
 
 
 def remove(io: FileIO, paths: Sequence[str]) -> None:
-    """As far as it goes: files that no table lists are only in the way."""
+    """Deletes files as far as possible. No table lists them, so they do no harm."""
     for path in paths:
         with suppress(Exception):
             io.delete(path)
 
 
 def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-    """Rows by the values of the columns, null among them; a column that the rows have not is null."""
+    """The rows for each combination of values, which may be null. A column that the rows do not have is null."""
     present = [name for name in partition_by if name in rows.schema.names]
     if present:
         rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in present]))
@@ -162,7 +162,7 @@ def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple
 
 
 def _changes(rows: pa.RecordBatch, names: Sequence[str]) -> list[int]:
-    """Where a row has another value than the one before it."""
+    """The rows that differ from the one before."""
     changed = pa.array([False] * (len(rows) - 1), pa.bool_())
     for name in names:
         before, after = rows.column(name)[:-1], rows.column(name)[1:]
@@ -172,7 +172,7 @@ def _changes(rows: pa.RecordBatch, names: Sequence[str]) -> list[int]:
 
 
 def plain(value: pa.Scalar) -> Any:
-    """As manifests have it: times and dates are numbers, also those that Python has no date for."""
+    """The value for a manifest: times and dates are numbers, even outside Python's range."""
     if pa.types.is_timestamp(value.type) or pa.types.is_date(value.type):
         return value.value
     return value.as_py()

@@ -1,6 +1,6 @@
-"""Files of an Iceberg table in a folder, each on disk when it is closed: the library leaves that to the system.
+"""Makes the files of an Iceberg table in a folder durable when they are closed, which the library itself does not.
 
-A catalog in SQLite is synced with each commit, so everything that it points to has to be on disk before.
+A catalog in SQLite is synced with each commit, so everything that it points to must be on disk before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SYNCED_IO = "pydanube.pipeline.targets.iceberg.io.SyncedFileIO"
 
 
 class SyncedFileIO(PyArrowFileIO):
-    """As the library's own, but for files of this machine that are written."""
+    """The library's own, except for files on this machine that are written."""
 
     def new_output(self, location: str) -> PyArrowFile:
         found = super().new_output(location)
@@ -34,14 +34,14 @@ class _SyncedOutput(PyArrowFile):
 
 
 def synced_settings(warehouse: str | None) -> dict[str, str]:
-    """What a catalog needs whose tables are in a folder."""
+    """The settings of a catalog whose tables are in a folder."""
     local = warehouse is not None and ("://" not in warehouse or warehouse.startswith("file:"))
     return {IO_SETTING: SYNCED_IO} if local else {}
 
 
 def sync_commits(catalog: Catalog) -> None:
-    """SQLite ends a commit by deleting its journal, and leaves that to the system: if the journal came back after a
-    power cut, the next to open the catalog would undo the commit. With EXTRA the deletion is synced.
+    """SQLite ends a commit by deleting its journal, without syncing that. If the journal came back after a power
+    failure, the next process to open the catalog would undo the commit. With EXTRA, the deletion is synced.
     """
     engine: Any = getattr(catalog, "engine", None)
     if engine is None or engine.dialect.name != "sqlite":
@@ -52,4 +52,4 @@ def sync_commits(catalog: Catalog) -> None:
     def _(connection: Any, _: object) -> None:
         connection.execute("PRAGMA synchronous = EXTRA")
 
-    engine.dispose()  # connections that were made before
+    engine.dispose()  # closes connections that were opened before

@@ -1,4 +1,4 @@
-"""Where the Iceberg library does more with every commit than the change asks for: the same, done once."""
+"""Parts of the Iceberg library with less work for each commit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pyiceberg.typedef import EMPTY_DICT
 
 
 class LeanTransaction(Transaction):
-    """The library's computes the metadata again, with a copy of every snapshot, each time it is looked at: some fifteen
-    times in a commit. Here it is computed once for each change.
+    """The library computes the metadata each time it is used, about fifteen times in a commit, with a copy of every
+    snapshot. Here it is computed once for each change.
     """
 
     _computed: tuple[TableMetadata, tuple[object, ...], TableMetadata] | None = None
@@ -41,7 +41,7 @@ class LeanTransaction(Transaction):
     def merging(self, io: FileIO, properties: dict[str, str]) -> LeanReplace:
         return self._changing(LeanReplace, io, properties)
 
-    def _changing(self, kind: type[Change], io: FileIO, properties: dict[str, str]) -> Change:
+    def _changing(self, kind: type[Update], io: FileIO, properties: dict[str, str]) -> Update:
         return kind(
             operation=Operation.OVERWRITE,
             transaction=self,
@@ -52,8 +52,8 @@ class LeanTransaction(Transaction):
 
 
 class LeanOverwrite(_OverwriteFiles, _MergeAppendFiles):
-    """The library's does not merge manifests, though the table wants it, and keeps those that list only what older
-    snapshots took out. It also reads all of them for every commit.
+    """The library's class does not merge manifests, although the table asks for it, keeps those that list only files
+    which older snapshots removed, and reads all of them for every commit.
     """
 
     def _existing_manifests(self) -> list[ManifestFile]:
@@ -61,17 +61,17 @@ class LeanOverwrite(_OverwriteFiles, _MergeAppendFiles):
 
 
 class LeanReplace(LeanOverwrite):
-    """Other files with the same rows, which is what the operation `replace` says. The library cannot sum it up."""
+    """Replaces files by others with the same rows: the operation `replace`, which the library cannot summarize."""
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         found = super()._summary(snapshot_properties)
         return Summary(operation=Operation.REPLACE, **found.additional_properties)
 
 
-Change = TypeVar("Change", bound=LeanOverwrite)
+Update = TypeVar("Update", bound=LeanOverwrite)
 
 
 def without_retries(table: Table) -> None:
-    """For this commit, not in the catalog: the library would repeat a commit without looking at what others did."""
+    """Only for this commit: the library would repeat it without checking what other writers did."""
     own = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": own})

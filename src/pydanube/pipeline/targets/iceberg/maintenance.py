@@ -1,6 +1,7 @@
-"""Small data files of an Iceberg table are merged into larger ones, in a snapshot that says that no row has changed.
+"""Merges small data files of an Iceberg table, in a snapshot that says that no row has changed.
 
-A table with delete files is left to the tools that made them: which rows they hide depends on when a file was added.
+A table with delete files is left to the tools that wrote them, because the rows they hide depend on when a file was
+added.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from pydanube.pipeline.targets.iceberg.upsert import all_files, scanned
 from pydanube.pipeline.targets.maintenance import Maintenance, groups
 
 
-def maintain(place: TableAddress, wanted: Maintenance) -> None:
-    """Raises whatever catalog and storage do. Snapshots end with commits, those of batches as well as these."""
+def maintain(address: TableAddress, wanted: Maintenance) -> None:
+    """Raises whatever the catalog and the storage raise. All commits expire snapshots, those of batches and these."""
     if not wanted.compact:
         return
-    table = place.load()
-    check_features(table, place.label, ())
+    table = address.load()
+    check_features(table, address.label, ())
     if not _mergeable(table):
         return
     spec = table.spec().spec_id
     files = [each for each in all_files(table) if each.spec_id == spec]
     for group in groups(files, lambda each: each.partition, lambda each: int(each.file_size_in_bytes)):
-        if not _merge(table, group, place.label, wanted):
+        if not _merge(table, group, address.label, wanted):
             return
-        table = place.load()
+        table = address.load()
 
 
 def _mergeable(table: Table) -> bool:
@@ -45,14 +46,14 @@ def _mergeable(table: Table) -> bool:
 
 
 def _merge(table: Table, group: Sequence[DataFile], label: str, wanted: Maintenance) -> bool:
-    """Whether it went through: if others were faster, nobody knows which of these files are still there."""
+    """Returns whether it succeeded. If another writer was faster, these files may no longer be in the table."""
     listed = {each.file_path for each in all_files(table)}
     if not listed.issuperset(each.file_path for each in group):
         return False
     new = _rewritten(table, group, label)
     try:
         _commit(table, group, new, wanted)
-    except (CommitFailedException, ValidationException):  # after others the commit may be there, with its files
+    except (CommitFailedException, ValidationException):  # after any other error, the commit and its files may exist
         remove(table.io, [each.path for each in new])
         return False
     return True
@@ -88,7 +89,7 @@ def _commit(table: Table, old: Sequence[DataFile], new: Sequence[StagedFile], wa
             snapshot.append_data_file(file.data_file())
         for each in old:
             snapshot.delete_data_file(each)
-        snapshot.delete_by_predicate(AlwaysTrue())  # it looks into manifests of all partitions
+        snapshot.delete_by_predicate(AlwaysTrue())  # so that the manifests of all partitions are searched
     transaction.expire(gone)
     transaction.commit_transaction()
     clean(table.io, before, gone)

@@ -1,7 +1,7 @@
-"""What a data file holds, as Iceberg notes it: counts, and the least and greatest of every simple column. Pure.
+"""Metrics of a data file for Iceberg's manifests: counts, and the bounds of every simple column. Pure.
 
-Made from the footer of the file as it was written, without reading it again. It may say less than there is, never
-anything that is not so: readers skip files by it.
+They come from the footer of the file as it was written, without reading it again. They may be incomplete, but never
+wrong, because readers skip files by them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pyiceberg.types import BinaryType, DecimalType, DoubleType, FloatType, Prim
 
 from pydanube.pipeline.targets.statistics import above
 
-Bounds = tuple[Any, Any]  # least and greatest, as Parquet has them
+Bounds = tuple[Any, Any]  # minimum and maximum, as Parquet has them
 _BYTE_MAX = 255
 
 
 def metrics(footer: pq.FileMetaData, leaves: Sequence[StatisticsCollector]) -> dict[str, Any]:
-    """As `DataFile` calls them. `leaves` are the table's simple columns in the order of the file's."""
+    """By their names in `DataFile`. `leaves` are the table's simple columns, in the order of the file."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     sizes, values, nulls = {}, {}, {}
     least: dict[int, bytes] = {}
@@ -42,7 +42,7 @@ def metrics(footer: pq.FileMetaData, leaves: Sequence[StatisticsCollector]) -> d
             continue
         valued = [each for each, chunk in zip(found, chunks, strict=True) if each.null_count < chunk.num_values]
         if not valued or not all(each.has_min_max for each in valued):
-            continue  # a text was too long for the footer: then nothing is known
+            continue  # a text was too long for the footer, so its bounds are not known
         length = leaf.mode.length if leaf.mode.type is MetricModeTypes.TRUNCATE else None
         low, high = _bounds(leaf.iceberg_type, [(each.min_raw, each.max_raw) for each in valued], length)
         if low is not None and high is not None:
@@ -84,7 +84,7 @@ def _bounds(kind: PrimitiveType, found: Sequence[Bounds], length: int | None) ->
 
 
 def _texts(raw: Iterator[Any]) -> list[str]:
-    """Compared by code points, which is the order of their bytes."""
+    """As texts: they compare by code points, which is the order of their bytes."""
     return [each if isinstance(each, str) else bytes(each).decode() for each in raw]
 
 
@@ -114,5 +114,5 @@ def _unscaled(raw: Any) -> int:
 
 
 def _big_endian(number: int) -> bytes:
-    """In as few bytes as hold it, with its sign."""
+    """In as few bytes as possible, with its sign."""
     return number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)

@@ -1,6 +1,6 @@
-"""An Iceberg table in its catalog: found, made, checked. Owns what is refused, and the errors of the library.
+"""An Iceberg table in its catalog: how it is found, created and checked, what is refused, and the library's errors.
 
-Credentials are those of the environment: `PYICEBERG_CATALOG__NAME__…`, the file `.pyiceberg.yaml`, or what the tools of
+Credentials come from the environment: `PYICEBERG_CATALOG__NAME__…`, the file `.pyiceberg.yaml`, or what the tools of
 the storage use. They are in no spec and in no message.
 """
 
@@ -54,8 +54,8 @@ from pydanube.pipeline.targets.upsert import check_upsert
 CATALOGS_MAX = 8  # open in one process
 SCHEMA_COMMITS_MAX = 10
 FORMAT_VERSION_MAX = 2
-OWN_NAME = "default"  # of a catalog that is given by its type and place only
-_PROPERTIES = {  # of tables that are made here: they get a commit for each batch, for months
+OWN_NAME = "default"  # of a catalog that is given by its type and address only
+_PROPERTIES = {  # of tables that are created here, which get a commit for each batch for months
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -68,7 +68,7 @@ _URI = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class TableAddress:
-    """Which table of which catalog: by the catalog's name, or by its type and place. Holds no credential."""
+    """A table of a catalog, which is given by its name, or by its type and address. Contains no credentials."""
 
     table: tuple[str, ...]
     catalog: str | None = None
@@ -84,11 +84,11 @@ class TableAddress:
     @property
     def identity(self) -> str:
         warehouse = self.warehouse or self.configured("warehouse")
-        return iceberg_identity(self.catalog or OWN_NAME, self.where, warehouse, ".".join(self.table))
+        return iceberg_identity(self.catalog or OWN_NAME, self.catalog_uri, warehouse, ".".join(self.table))
 
     @property
-    def where(self) -> str | None:
-        """The catalog's own place."""
+    def catalog_uri(self) -> str | None:
+        """The address of the catalog."""
         return self.uri or self.configured("uri")
 
     def configured(self, name: str) -> str | None:
@@ -96,7 +96,7 @@ class TableAddress:
         return found if isinstance(found, str) else None
 
     def check(self) -> None:
-        """Raises `OptionInvalid`, which never shows a credential."""
+        """Raises `OptionInvalid`, which never contains a credential."""
         if len(self.table) < 2 or not all(self.table):
             raise OptionInvalid("the table of an iceberg sink must be NAMESPACE.NAME")
         if self.type is None and self.uri is not None and self.catalog is None:
@@ -117,8 +117,8 @@ class TableAddress:
             raise TargetRefused(f"{self.label} is gone: the catalog has no such table") from None
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Errors of others as ours, in one line."""
+    def typed_errors(self) -> Iterator[None]:
+        """Turns errors of the library into Danube's, in one line."""
         try:
             yield
         except DanubeError:
@@ -146,32 +146,32 @@ class _ErrorTexts(ErrorTexts):
         self._secrets = sorted(secrets, key=len, reverse=True)
 
 
-def typed(error: Exception, place: TableAddress) -> DanubeError:
-    troubles = _ErrorTexts(_secrets(place))
+def typed(error: Exception, address: TableAddress) -> DanubeError:
+    troubles = _ErrorTexts(_secrets(address))
     if isinstance(error, _REFUSED) or _READ_ONLY.search(str(error)):
-        return TargetRefused(f"{place.label}: {troubles.text(error)}")
-    return troubles.typed(error, place.label)
+        return TargetRefused(f"{address.label}: {troubles.text(error)}")
+    return troubles.typed(error, address.label)
 
 
 # -- catalogs ----------------------------------------------------------------------------------------------------------
 
-_catalogs: dict[tuple[int, TableAddress], Catalog] = {}  # by process: connections are not for those that were forked
+_catalogs: dict[tuple[int, TableAddress], Catalog] = {}  # by process, because a forked process must not use them
 
 
-def open_catalog(place: TableAddress) -> Catalog:
-    key = os.getpid(), place
+def open_catalog(address: TableAddress) -> Catalog:
+    key = os.getpid(), address
     if key not in _catalogs:
         if len(_catalogs) >= CATALOGS_MAX:
             _close(next(iter(_catalogs)))
-        name = place.catalog or (OWN_NAME if place.type else None)
-        _catalogs[key] = load_catalog(name, **_settings(place, os.environ))
+        name = address.catalog or (OWN_NAME if address.type else None)
+        _catalogs[key] = load_catalog(name, **_settings(address, os.environ))
         sync_commits(_catalogs[key])
     return _catalogs[key]
 
 
-def close_catalog(place: TableAddress) -> None:
-    """The next one to ask gets a new connection."""
-    _close((os.getpid(), place))
+def close_catalog(address: TableAddress) -> None:
+    """The next call opens a new connection."""
+    _close((os.getpid(), address))
 
 
 def _close(key: tuple[int, TableAddress]) -> None:
@@ -181,12 +181,12 @@ def _close(key: tuple[int, TableAddress]) -> None:
             catalog.close()
 
 
-def _settings(place: TableAddress, environment: Mapping[str, str]) -> dict[str, str]:
-    """What was given, and of the environment where the storage is; who goes there, its own library finds."""
-    given = {"type": place.type, "uri": place.uri, "warehouse": place.warehouse}
+def _settings(address: TableAddress, environment: Mapping[str, str]) -> dict[str, str]:
+    """The given settings, and the storage's address from the environment. Credentials are found by its own library."""
+    given = {"type": address.type, "uri": address.uri, "warehouse": address.warehouse}
     settings = {name: text for name, text in given.items() if text is not None}
-    settings.update(synced_settings(place.warehouse or place.configured("warehouse")))
-    settings.update(place.properties)
+    settings.update(synced_settings(address.warehouse or address.configured("warehouse")))
+    settings.update(address.properties)
     if settings.get("warehouse", "").startswith(("s3:", "s3a:", "s3n:")):
         for name, variables in _S3.items():
             found = [environment[each] for each in variables if environment.get(each)]
@@ -201,9 +201,9 @@ _S3 = {
 }
 
 
-def _secrets(place: TableAddress) -> list[str]:
-    """What must be in no text."""
-    catalog = _catalogs.get((os.getpid(), place))
+def _secrets(address: TableAddress) -> list[str]:
+    """Texts that no message may contain."""
+    catalog = _catalogs.get((os.getpid(), address))
     found = [text for name, text in os.environ.items() if name.startswith("PYICEBERG_") and is_secret(name.lower())]
     if catalog is not None:
         found += [str(text) for name, text in catalog.properties.items() if is_secret(re.sub(r"\W", "_", name.lower()))]
@@ -214,8 +214,8 @@ def _secrets(place: TableAddress) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a pipeline wants of the table."""
+class Requirements:
+    """What a pipeline requires of the table."""
 
     rows: pa.Schema
     partition_by: tuple[str, ...] = ()
@@ -224,80 +224,80 @@ class Wanted:
     sequence_by: str | None = None
 
 
-def check_table(place: TableAddress, wanted: Wanted) -> bool:
-    """Whether there is something to make: the table, or columns. Leaves nothing, not even a catalog's new file."""
+def check_table(address: TableAddress, wanted: Requirements) -> bool:
+    """Returns whether the table or columns must be created. Creates nothing, not even the file of a catalog."""
     if wanted.keys:
         check_upsert(wanted.rows, wanted.keys, wanted.sequence_by)
-    table = _found(place)
+    table = _found(address)
     if table is None:
         new_table(wanted.rows, wanted.partition_by)
-        if place.warehouse is not None and place.warehouse.startswith("file://"):
-            _check_folder(place.warehouse.removeprefix("file://"), place.label)
+        if address.warehouse is not None and address.warehouse.startswith("file://"):
+            _check_folder(address.warehouse.removeprefix("file://"), address.label)
         return True
-    check_features(table, place.label, wanted.keys)
-    _check_partitions(table, place.label, wanted.partition_by)
+    check_features(table, address.label, wanted.keys)
+    _check_partitions(table, address.label, wanted.partition_by)
     if not wanted.merge_schema:
-        check_columns(table, wanted.rows, place.label)
-    _check_writable(table, place.label)
-    return bool(missing_columns(wanted.rows, table.schema(), place.label))
+        check_columns(table, wanted.rows, address.label)
+    _check_writable(table, address.label)
+    return bool(missing_columns(wanted.rows, table.schema(), address.label))
 
 
-def _found(place: TableAddress) -> Table | None:
-    file = sqlite_file(place.where)
+def _found(address: TableAddress) -> Table | None:
+    file = sqlite_file(address.catalog_uri)
     if file is not None and not os.path.exists(file) and os.path.isdir(os.path.dirname(file)):
-        _check_folder(os.path.dirname(file), place.label)
+        _check_folder(os.path.dirname(file), address.label)
         return None
     try:
-        return open_catalog(place).load_table(place.table)
+        return open_catalog(address).load_table(address.table)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
 
 
-def prepare_table(place: TableAddress, wanted: Wanted) -> Table:
-    """Makes the table if there is none; else adds columns if that is wanted. It was checked before."""
-    catalog = open_catalog(place)
+def prepare_table(address: TableAddress, wanted: Requirements) -> Table:
+    """Creates the table if there is none, or adds columns if that is allowed. It was checked before."""
+    catalog = open_catalog(address)
     try:
-        table = catalog.load_table(place.table)
+        table = catalog.load_table(address.table)
     except (NoSuchTableError, NoSuchNamespaceError):
-        table = _create(catalog, place, wanted)
-    check_features(table, place.label, wanted.keys)
+        table = _create(catalog, address, wanted)
+    check_features(table, address.label, wanted.keys)
     for _ in range(SCHEMA_COMMITS_MAX):
-        _check_partitions(table, place.label, wanted.partition_by)
-        new = missing_columns(wanted.rows, table.schema(), place.label)
+        _check_partitions(table, address.label, wanted.partition_by)
+        new = missing_columns(wanted.rows, table.schema(), address.label)
         if not new:
             return table
         if not wanted.merge_schema:
-            check_columns(table, wanted.rows, place.label)
+            check_columns(table, wanted.rows, address.label)
         try:
             with table.update_schema() as update:
                 for each in new:
                     update.add_column((each.name,), each.field_type)
         except CommitFailedException:
-            pass  # somebody else was faster: perhaps with these columns
-        table = catalog.load_table(place.table)
-    raise TargetFailed(f"{place.label}: its schema was changed by others {SCHEMA_COMMITS_MAX} times in the meantime")
+            pass  # another writer was faster, perhaps with these columns
+        table = catalog.load_table(address.table)
+    raise TargetFailed(f"{address.label}: its schema was changed by others {SCHEMA_COMMITS_MAX} times in the meantime")
 
 
 def check_columns(table: Table, rows: pa.Schema, label: str) -> None:
-    """Whether the table has all columns of the rows."""
+    """Checks that the table has all columns of the rows."""
     if new := missing_columns(rows, table.schema(), label):
         names = ", ".join(each.name for each in new)
         raise SchemaMismatch(f"{label} has no column {names}; merge_schema adds what is missing")
 
 
-def _create(catalog: Catalog, place: TableAddress, wanted: Wanted) -> Table:
+def _create(catalog: Catalog, address: TableAddress, wanted: Requirements) -> Table:
     schema, spec = new_table(wanted.rows, wanted.partition_by)
-    for length in range(1, len(place.table)):
+    for length in range(1, len(address.table)):
         with suppress(NamespaceAlreadyExistsError):
-            catalog.create_namespace(place.table[:length])
+            catalog.create_namespace(address.table[:length])
     try:
-        return catalog.create_table(place.table, schema, partition_spec=spec, properties=_PROPERTIES)
+        return catalog.create_table(address.table, schema, partition_spec=spec, properties=_PROPERTIES)
     except TableAlreadyExistsError:
-        return catalog.load_table(place.table)
+        return catalog.load_table(address.table)
 
 
 def check_features(table: Table, label: str, keys: Sequence[str]) -> None:
-    """What our files do not have is refused by name."""
+    """Raises `TableUnsupported` for a feature that files written here do not have."""
     version = int(table.metadata.format_version)
     if version > FORMAT_VERSION_MAX:
         raise TableUnsupported(f"{label} is of format version {version}: row lineage is not supported; use version 2")
@@ -357,7 +357,7 @@ def _check_folder(path: str, label: str) -> None:
 
 
 def _check_writable(table: Table, label: str) -> None:
-    """An object of no bytes, which is gone at once."""
+    """Writes an empty object, and deletes it at once."""
     if (location := table.location()).startswith("file:/"):
         _check_folder("/" + location.removeprefix("file:").lstrip("/"), label)
         return

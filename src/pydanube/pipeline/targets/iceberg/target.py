@@ -1,8 +1,8 @@
 """An Iceberg table as a target: tasks write its data files, and the driver lists them, with the batch's mark.
 
-A commit is made for the one snapshot of the table that was judged, and fails if others were faster; then the table is
-loaded and judged again. So it is if nobody can say whether a commit went through: the mark in the table says it. The
-library's own retries are off, because they would add files without judging.
+A commit is valid for one snapshot of the table, whose mark was checked, and fails if another writer was faster; then
+the table is loaded and checked again. The same is done if it is not known whether a commit succeeded: the mark in the
+table tells. The library's own retries are off, because they would add files without this check.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from pydanube.pipeline.targets.iceberg.files import IcebergFiles, Layout, Staged
 from pydanube.pipeline.targets.iceberg.library import LeanTransaction, without_retries
 from pydanube.pipeline.targets.iceberg.maintenance import maintain
 from pydanube.pipeline.targets.iceberg.table import (
+    Requirements,
     TableAddress,
-    Wanted,
     check_columns,
     check_features,
     check_table,
     prepare_table,
     typed,
 )
-from pydanube.pipeline.targets.iceberg.upsert import DELETES, Change, all_files, upserted
+from pydanube.pipeline.targets.iceberg.upsert import DELETES, FileChanges, all_files, upserted
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
 from pydanube.pipeline.targets.mark import Mark, Verdict, judge
 from pydanube.pipeline.targets.target import CHANGE, pause, with_change, with_nulls
 
-COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
-DOUBTS_MAX = 3  # attempts of which nobody knows how they ended
+COMMITS_MAX = 20  # attempts; each that fails means that another writer's commit succeeded
+DOUBTS_MAX = 3  # attempts with an unknown outcome
 FILES_MAX = 100_000  # of one batch
-SOURCE_CHARACTERS_MAX = 1_000  # that a table remembers; of longer ones it has the hash
-LAYOUT_SECONDS = 300.0  # that a worker takes the table to be the same; whether it is so, the driver checks
+SOURCE_CHARACTERS_MAX = 1_000  # that a table remembers; a longer text is replaced by its hash
+LAYOUT_SECONDS = 300.0  # that a worker assumes the table to be unchanged; the driver checks it
 LAYOUTS_MAX = 16
 
 _layouts: dict[tuple[Any, ...], tuple[float, Layout]] = {}
@@ -51,9 +51,9 @@ _layouts: dict[tuple[Any, ...], tuple[float, Layout]] = {}
 
 @dataclass(frozen=True)
 class IcebergTarget:
-    """With `keys` rows replace those of the table with the same values in these columns."""
+    """With `keys`, rows replace rows of the table that have the same values in these columns."""
 
-    place: TableAddress
+    address: TableAddress
     partition_by: tuple[str, ...] = ()
     merge_schema: bool = False
     keys: tuple[str, ...] = ()
@@ -62,44 +62,44 @@ class IcebergTarget:
 
     @property
     def label(self) -> str:
-        return self.place.label
+        return self.address.label
 
     @property
     def identity(self) -> str:
-        return self.place.identity
+        return self.address.identity
 
     @property
     def takes_changes(self) -> bool:
         return bool(self.keys)
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
-        with self.place.told():
-            return check_table(self.place, self._wanted(schema))
+        with self.address.typed_errors():
+            return check_table(self.address, self._wanted(schema))
 
     def prepare(self, schema: pa.Schema) -> None:
         self.check(schema)
-        with self.place.told():
-            prepare_table(self.place, self._wanted(schema))
+        with self.address.typed_errors():
+            prepare_table(self.address, self._wanted(schema))
 
-    def _wanted(self, schema: pa.Schema) -> Wanted:
-        return Wanted(schema, self.partition_by, self.merge_schema, self.keys, self.sequence_by)
+    def _wanted(self, schema: pa.Schema) -> Requirements:
+        return Requirements(schema, self.partition_by, self.merge_schema, self.keys, self.sequence_by)
 
-    def open(self, mark: Mark, schema: pa.Schema, task: str) -> _Told:
-        with self.place.told():
-            return _Told(self.place, IcebergFiles(self._layout(mark, schema), task))
+    def open(self, mark: Mark, schema: pa.Schema, task: str) -> _TypedStager:
+        with self.address.typed_errors():
+            return _TypedStager(self.address, IcebergFiles(self._layout(mark, schema), task))
 
     def _layout(self, mark: Mark, schema: pa.Schema) -> Layout:
-        """A worker stages for one batch after the other: it need not ask for each what the table is like."""
-        key, now = (self.place, mark.run, schema), time.monotonic()
+        """A worker stages many batches, and need not load the table for each."""
+        key, now = (self.address, mark.run, schema), time.monotonic()
         found = _layouts.get(key)
         if found is None or not mark.run or now - found[0] > LAYOUT_SECONDS:
             if len(_layouts) >= LAYOUTS_MAX:
                 _layouts.clear()
-            table = self.place.load()
+            table = self.address.load()
             rows = pa.schema([field for field in schema if field.name != CHANGE])
             check_columns(table, rows, self.label)
             layout = Layout.of(table, rows, self.label)
-            if CHANGE in schema.names:  # is staged too, for the driver: these files are never the table's
+            if CHANGE in schema.names:  # is staged too, for the driver; the table never gets these files
                 layout = replace(layout, arrow=with_change(with_nulls(layout.arrow)))
             found = _layouts[key] = now, layout
         return found[1]
@@ -118,14 +118,14 @@ class IcebergTarget:
             raise TargetRefused(f"{self.label}: a batch has more than {FILES_MAX} files")
         if replace and self.keys:
             raise TargetRefused(f"{self.label}: upserts cannot be combined with complete mode")
-        with self.place.told():
+        with self.address.typed_errors():
             return self._commit(mark, files, replaces, replace=replace)
 
     def remembered(self, now: Mark) -> Mark | None:
-        with self.place.told():
+        with self.address.typed_errors():
             try:
-                return remembered(self.place.load(), now)
-            except TargetRefused:  # there is no such table
+                return remembered(self.address.load(), now)
+            except TargetRefused:  # the table does not exist
                 return None
 
     def _commit(self, mark: Mark, files: list[StagedFile], replaces: tuple[str, ...], *, replace: bool) -> Verdict:
@@ -133,7 +133,7 @@ class IcebergTarget:
         doubts: list[Exception] = []
         for tries in range(COMMITS_MAX):
             pause(tries)
-            table = self.place.load()
+            table = self.address.load()
             last = remembered(table, now)
             if judge(last, now, replaces) is Verdict.DONE:
                 return Verdict.NEW if doubts and last == now else Verdict.DONE
@@ -144,7 +144,7 @@ class IcebergTarget:
             change = self._change(table, now, files, replace=replace)
             if not change:
                 remove(table.io, change.unused)
-                return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
+                return Verdict.NEW  # nothing to remember: the next batch is newer in any case
             before = table.metadata
             try:
                 gone = _commit_once(table, now, change, self.maintenance.expire_seconds)
@@ -152,44 +152,44 @@ class IcebergTarget:
                 remove(table.io, change.written)
                 continue
             except Exception as error:
-                if not isinstance(typed(error, self.place), TargetFailed):
+                if not isinstance(typed(error, self.address), TargetFailed):
                     raise
-                doubts.append(error)  # it may be there all the same: nothing of it is removed
+                doubts.append(error)  # it may have succeeded, so none of its files is deleted
                 continue
             remove(table.io, change.unused)
             clean(table.io, before, gone)
             if self.maintenance and is_due(None if last is None else last.batch, mark.batch):
-                attempt(self.label, lambda: maintain(self.place, self.maintenance))
+                attempt(self.label, lambda: maintain(self.address, self.maintenance))
             return Verdict.NEW
         raise TargetFailed(f"{self.label}: the table was changed by others {COMMITS_MAX} times in the meantime")
 
-    def _change(self, table: Table, mark: Mark, files: list[StagedFile], *, replace: bool) -> Change:
+    def _change(self, table: Table, mark: Mark, files: list[StagedFile], *, replace: bool) -> FileChanges:
         if self.keys and files:
             return upserted(table, files, self.keys, self.sequence_by, self.label)
-        return Change(files, all_files(table) if replace else [])
+        return FileChanges(files, all_files(table) if replace else [])
 
 
-class _Told:
-    """A `Stager` with errors of ours only."""
+class _TypedStager:
+    """A `Stager` that raises only errors of Danube."""
 
-    def __init__(self, place: TableAddress, files: IcebergFiles) -> None:
-        self._place = place
+    def __init__(self, address: TableAddress, files: IcebergFiles) -> None:
+        self._address = address
         self._files = files
 
     def add(self, rows: pa.RecordBatch) -> None:
-        with self._place.told():
+        with self._address.typed_errors():
             self._files.add(rows)
 
     def finish(self) -> list[StagedFile] | None:
-        with self._place.told():
+        with self._address.typed_errors():
             return self._files.finish()
 
     def drop(self) -> None:
         self._files.drop()
 
 
-def _commit_once(table: Table, mark: Mark, change: Change, expire_seconds: int | None) -> list[Snapshot]:
-    """All of it or nothing, and only if the table is as it was loaded. Returns the snapshots that ended with it."""
+def _commit_once(table: Table, mark: Mark, change: FileChanges, expire_seconds: int | None) -> list[Snapshot]:
+    """Commits everything or nothing, and only if the table is unchanged. Returns the snapshots that it expired."""
     without_retries(table)
     gone = due(table.metadata, time.time_ns() // 1_000_000, expire_seconds)
     transaction = LeanTransaction(table)
@@ -202,7 +202,7 @@ def _commit_once(table: Table, mark: Mark, change: Change, expire_seconds: int |
     return gone
 
 
-def _add_snapshot(table: Table, transaction: LeanTransaction, mark: Mark, change: Change) -> None:
+def _add_snapshot(table: Table, transaction: LeanTransaction, mark: Mark, change: FileChanges) -> None:
     summary = {"danube.pipeline": mark.pipeline, "danube.batch": str(mark.batch)}
     update = transaction.update_snapshot(snapshot_properties=summary)
     merges = property_as_bool(table.metadata.properties, TableProperties.MANIFEST_MERGE_ENABLED, False)
@@ -213,12 +213,12 @@ def _add_snapshot(table: Table, transaction: LeanTransaction, mark: Mark, change
         for removed in change.removes:
             snapshot.delete_data_file(removed)
         if change.removes:
-            snapshot.delete_by_predicate(AlwaysTrue())  # it looks into manifests of all partitions
+            snapshot.delete_by_predicate(AlwaysTrue())  # so that the manifests of all partitions are searched
 
 
 def _check_same(table: Table, files: Sequence[StagedFile], label: str, *, by_name: bool) -> None:
-    """Whether the table still is what the tasks wrote for; else the batch is repeated. Files are read by ids, whatever
-    their columns are called since; `by_name` wants the same names.
+    """Checks that the table is still as it was when the tasks wrote for it; otherwise the batch is repeated. Columns
+    are identified by id, whatever they are called now; with `by_name`, also by name.
     """
     parts = 3 if by_name else 2
     columns = {each[:parts] for each in columns_of(table.schema())}
@@ -252,7 +252,7 @@ def remembered(table: Table, now: Mark) -> Mark | None:
 
 
 def replace_source(mark: Mark) -> Mark:
-    """As a table remembers it."""
+    """The mark as a table remembers it."""
     if len(mark.source) <= SOURCE_CHARACTERS_MAX:
         return mark
     return replace(mark, source=f"sha256:{hashlib.sha256(mark.source.encode()).hexdigest()}")

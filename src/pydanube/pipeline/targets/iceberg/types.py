@@ -1,4 +1,4 @@
-"""Columns of rows and columns of an Iceberg table: what type becomes which, and what fits what. Pure."""
+"""Columns of rows and of Iceberg tables: which type becomes which, and which fit together. Pure."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from pyiceberg.types import (
 
 from pydanube.base.errors import SchemaMismatch
 
-_NO_ID = 0  # given when a schema or a column is made of it
-_PARTITION_ID_MIN = 1000  # as the format says
+_NO_ID = 0  # set later, with the schema
+_PARTITION_ID_MIN = 1000  # defined by the format
 _WIDER = {(IntegerType, LongType), (FloatType, DoubleType)}
 _INTEGERS = frozenset({pa.int8(), pa.int16(), pa.int32()})
 _PLAIN: dict[pa.DataType, IcebergType] = {
@@ -49,7 +49,7 @@ _PLAIN: dict[pa.DataType, IcebergType] = {
 
 
 def table_type(kind: pa.DataType, column: str) -> IcebergType:
-    """What a column of rows is in a table. Its ids are not set. Raises `SchemaMismatch`."""
+    """The type of a column of rows in a table, without ids. Raises `SchemaMismatch`."""
     if kind in _INTEGERS:
         return IntegerType()
     if kind in _PLAIN:
@@ -95,7 +95,7 @@ def check_partition(field: NestedField) -> None:
 
 
 def missing_columns(rows: pa.Schema, table: Schema, label: str) -> list[NestedField]:
-    """Columns that the table has not yet. Raises `SchemaMismatch` for those that do not fit."""
+    """The columns that the table lacks. Raises `SchemaMismatch` for those that do not fit."""
     own = {field.name: field for field in table.fields}
     folded = {name.casefold(): name for name in own}
     new = []
@@ -140,7 +140,7 @@ def _wider_decimal(rows: IcebergType, table: IcebergType) -> bool:
 
 
 def shown(kind: IcebergType) -> str:
-    """As people write it, without ids."""
+    """The type as people write it, without ids."""
     if isinstance(kind, StructType):
         return f"struct<{', '.join(f'{each.name}: {shown(each.field_type)}' for each in kind.fields)}>"
     if isinstance(kind, ListType):
@@ -151,6 +151,6 @@ def shown(kind: IcebergType) -> str:
 
 
 def file_schema(table: Schema, rows: pa.Schema) -> tuple[Schema, pa.Schema]:
-    """Of a data file with these rows: the table's columns and types, with its ids, as far as the rows have them."""
+    """The schema of a data file with these rows: those of the table's columns that the rows have, with types, ids."""
     present = Schema(*(field for field in table.fields if field.name in rows.names))
     return present, schema_to_pyarrow(present, include_field_ids=True)

@@ -1,7 +1,7 @@
-"""Rows that replace those of an Iceberg table with the same key: which files change, and what is in their place.
+"""Upserts into an Iceberg table: which files are replaced, and by what.
 
-Files that hold a key of the batch are written again without it. The batch's own files are taken as they are, unless
-some of their rows do not count. Nothing here is seen by anybody until it is committed.
+Files with a key of the batch are rewritten without it. The batch's own files are used as they are, unless some of their
+rows do not count. Nothing here is visible until it is committed.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from pydanube.pipeline.targets.iceberg.files import IcebergFiles, Layout, Staged
 from pydanube.pipeline.targets.target import CHANGE, with_change, with_nulls
 from pydanube.pipeline.targets.upsert import newest_rows, split_deleted
 
-BATCH_BYTES_MAX = 512 * MIB  # of an upsert, in files: the driver holds it
-DELETES = "danube.deletes"  # the property with what is remembered of deleted rows
-_IN_MAX = 200  # values that readers look for in statistics one by one
+BATCH_BYTES_MAX = 512 * MIB  # of an upsert, in files; the driver holds it in memory
+DELETES = "danube.deletes"  # the property that records deleted rows
+_IN_MAX = 200  # values that readers compare with statistics one by one
 
 
 @dataclass(slots=True)
-class Change:
-    """What a commit does to the list of files."""
+class FileChanges:
+    """What a commit changes in the list of files."""
 
     adds: list[StagedFile]
     removes: list[DataFile] = field(default_factory=list)
-    written: list[str] = field(default_factory=list)  # for this change only: in the way if it does not come to pass
-    unused: list[str] = field(default_factory=list)  # staged, and in the way if it does
-    deletes: str | None = None  # what is remembered of deleted rows, if that changes
+    written: list[str] = field(default_factory=list)  # only for this commit; not needed if it fails
+    unused: list[str] = field(default_factory=list)  # staged, but not needed if it succeeds
+    deletes: str | None = None  # the new record of deleted rows, if it changes
 
     def __bool__(self) -> bool:
         return bool(self.adds or self.removes or self.deletes is not None)
@@ -65,7 +65,7 @@ def all_files(table: Table) -> list[DataFile]:
 
 def upserted(
     table: Table, files: Sequence[StagedFile], keys: Sequence[str], sequence_by: str | None, label: str
-) -> Change:
+) -> FileChanges:
     """Raises `RowInvalid`, `TargetRefused`."""
     if sum(file.size for file in files) > BATCH_BYTES_MAX:
         raise TargetRefused(
@@ -73,12 +73,12 @@ def upserted(
         )
     staged = pa.concat_tables([_read(table, file) for file in files])
     layout = Layout.of(table, staged.schema, label)
-    placed = CHANGE in staged.column_names
-    staged = staged.cast(with_change(with_nulls(layout.arrow)) if placed else layout.arrow)
-    change = Change(list(files))
+    positioned = CHANGE in staged.column_names
+    staged = staged.cast(with_change(with_nulls(layout.arrow)) if positioned else layout.arrow)
+    change = FileChanges(list(files))
     newest = newest_rows(staged, keys, sequence_by, label)
     text = table.properties.get(DELETES)
-    if sequence_by is not None and (placed or text is not None):
+    if sequence_by is not None and (positioned or text is not None):
         known = None if text is None else unpacked(b64decode(text), label)
         newest, remembered = remember(known, newest, keys, sequence_by, label)
         if remembered is not None:
@@ -92,7 +92,7 @@ def upserted(
             kept[lost] = False
             if len(gone):
                 _rewrite(table, task, gone, label, change)
-        if placed or not kept.all() or len(rows) < len(staged):
+        if positioned or not kept.all() or len(rows) < len(staged):
             change.unused = [file.path for file in files]
             change.adds = [each for each in change.adds if each.path not in change.unused]
             _write(layout, rows.filter(pa.array(kept)), change)
@@ -108,7 +108,7 @@ def _read(table: Table, file: StagedFile) -> pa.Table:
 
 
 def _around(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
-    """What is true at least of all rows with these keys."""
+    """A condition that holds at least for all rows with these keys."""
     found: BooleanExpression = AlwaysTrue()
     for name in keys:
         try:
@@ -120,19 +120,19 @@ def _around(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
                 found = And(found, GreaterThanOrEqual(term=Reference(name), value=low))
                 found = And(found, LessThanOrEqual(term=Reference(name), value=high))
         except (OverflowError, TypeError, ValueError):
-            continue  # Python has no such date
+            continue  # outside Python's range of dates
     return found
 
 
 def scanned(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Table:
-    """Rows of one file, without those that were deleted; always in the same order."""
+    """The rows of one file, without deleted ones, always in the same order."""
     schema = table.schema().select(*columns)
     scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
     return scan.to_table([task]).select(list(columns))
 
 
 def matched(old: pa.Table, rows: pa.Table, keys: Sequence[str], sequence_by: str | None) -> tuple[pa.Array, pa.Array]:
-    """Numbers of old rows that give way, and of new ones that are older than what is there."""
+    """The numbers of old rows that are replaced, and of new rows that are older than those in the table."""
     names = [f"key{number}" for number in range(len(keys))]
     sides = []
     for side, source in (("old", old), ("new", rows)):
@@ -152,7 +152,7 @@ def matched(old: pa.Table, rows: pa.Table, keys: Sequence[str], sequence_by: str
     return gone.combine_chunks(), lost.combine_chunks()
 
 
-def _rewrite(table: Table, task: FileScanTask, gone: pa.Array, label: str, change: Change) -> None:
+def _rewrite(table: Table, task: FileScanTask, gone: pa.Array, label: str, change: FileChanges) -> None:
     old = scanned(table, task, [field.name for field in table.schema().fields])
     stays = np.ones(len(old), bool)
     stays[gone.to_numpy()] = False
@@ -160,7 +160,7 @@ def _rewrite(table: Table, task: FileScanTask, gone: pa.Array, label: str, chang
     _write(Layout.of(table, old.schema, label), old.filter(pa.array(stays)), change)
 
 
-def _write(layout: Layout, rows: pa.Table, change: Change) -> None:
+def _write(layout: Layout, rows: pa.Table, change: FileChanges) -> None:
     files = IcebergFiles(layout, f"upsert-{uuid4().hex}")
     try:
         for each in rows.to_batches():
