@@ -78,7 +78,7 @@ class Tables:
     def uri(self, stream: str) -> str:
         """Of the table of the topic that `stream` is a partition of; raises why there can be none."""
         if self._tier.tables is None:
-            raise ObjectsRefused(f"a table cannot be created at {self._tier.place}: {self._tier.why_no_tables}")
+            raise ObjectsRefused(f"a table cannot be created at {self._tier.location}: {self._tier.why_no_tables}")
         return f"{self._tier.tables}/{folder_of(stream).rstrip('/')}"
 
     # -- following -----------------------------------------------------------------------------------------------------

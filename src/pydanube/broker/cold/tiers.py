@@ -172,7 +172,7 @@ class Tiers:
     @property
     def told(self) -> tuple[str, Mapping[str, str]] | None:
         """Where the objects are, for who has credentials of their own; None if nobody else gets there."""
-        return None if self._tiering is None else self._tiering.tier.told
+        return None if self._tiering is None else self._tiering.tier.client_access
 
     def usage(self, topic: Topic, now: int) -> Usage:
         stream = topic.ledger.stream
@@ -197,7 +197,7 @@ class Tiers:
             return Standing(None, False, 0, 0, {}, 0, ())
         troubles = tiering.troubles
         return Standing(
-            tiering.tier.place,
+            tiering.tier.location,
             tiering.claimed,
             tiering.uploaded,
             tiering.uploaded_bytes,
@@ -212,9 +212,9 @@ class Tiers:
         try:
             await tiering.check_claimed()
             async with asyncio.timeout(CHECK_SECONDS):
-                await check_mark(tiering.tier.segments, self._notes, tiering.tier.place)
+                await check_mark(tiering.tier.segments, self._notes, tiering.tier.location)
         except TimeoutError:
-            return f"{tiering.tier.place} did not answer in {CHECK_SECONDS:g} seconds"
+            return f"{tiering.tier.location} did not answer in {CHECK_SECONDS:g} seconds"
         except DanubeError as error:
             return str(error)
         return None
