@@ -61,6 +61,11 @@ class StreamReader:
         return self._ownership.record
 
     @property
+    def first(self) -> int:
+        """The first offset that still exists, or the next one if there is none."""
+        return self.record.first
+
+    @property
     def damaged(self) -> dict[int, int]:
         """First and last offsets of the ranges that were found damaged and neither deleted nor given up yet."""
         if self._damaged:

@@ -60,6 +60,17 @@ class Sweeper:
         self._task: Task[None] | None = None
         self._stopped = False
 
+    async def trim(self, before: int) -> int:
+        """Deletes the sealed ledgers that end below `before`; returns how many no node has any more.
+
+        If there are very many, the rest is deleted in the background. The record first says that they are dead, then
+        nodes delete them, and then they leave the record: after a crash in between, the next owner continues.
+        """
+        await self._change(lambda record: record.trimmed(record.owner, before))
+        swept = await self.sweep()
+        self.later(0.0 if swept == LEDGERS_SWEPT_MAX else None)
+        return swept
+
     async def sweep(self) -> int:
         """Deletes dead ledgers, up to a limit, and returns how many."""
         deleted, _ = await delete_some(self._ownership.record.dead, self._nodes)
