@@ -35,7 +35,7 @@ from pydanube.base.limits import (
     READS_WAITING_MAX,
     RESERVE_OFFSETS,
 )
-from pydanube.journal.group import Kind
+from pydanube.journal.group import EntryKind
 from pydanube.journal.ledger_table import BUFFERED, NOTHING_REFUSED, OPEN, Control, Ledger
 from pydanube.journal.scan import Damage
 from pydanube.ports.disk import Disk
@@ -226,7 +226,7 @@ class DiskNode:
         """
         self._state.table.born_later = next_ledger
         changes = [
-            Control(Kind.QUARANTINE, ledger.id, int(ledger.id not in known))
+            Control(EntryKind.QUARANTINE, ledger.id, int(ledger.id not in known))
             for ledger in self._state.table
             if ledger.quarantined != (ledger.id not in known)
         ]
@@ -319,7 +319,7 @@ class DiskNode:
     def _reserve(self, ledger: Ledger, last: int) -> None:
         """A buffered ledger promises durably which offsets it may have used, before it acknowledges any of them."""
         if last >= ledger.reserved:
-            record = Control(Kind.RESERVE, ledger.id, last + RESERVE_OFFSETS)
+            record = Control(EntryKind.RESERVE, ledger.id, last + RESERVE_OFFSETS)
             self._state.table.replay(record)
             self._journal.note(record)
 
