@@ -189,10 +189,10 @@ class DiskNode:
             return self._refused(NodeClosed("the storage node is closed"))
         return self._task(self._entries.find_next(ledger, offset))
 
-    def find_sound(self, ledger: LedgerId, offset: int) -> Future[int]:
+    def find_intact(self, ledger: LedgerId, offset: int) -> Future[int]:
         if self._closed:
             return self._refused(NodeClosed("the storage node is closed"))
-        return self._task(self._entries.find_sound(ledger, offset))
+        return self._task(self._entries.find_intact(ledger, offset))
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         return self._task(self._fence(ledger, epoch))

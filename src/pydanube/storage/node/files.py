@@ -278,7 +278,9 @@ async def read_entries(
     return batches
 
 
-async def find_sound(handle: AroundBadBlocks, salt: int, block: int, ledger: LedgerId, offset: int) -> tuple[bool, int]:
+async def find_intact(
+    handle: AroundBadBlocks, salt: int, block: int, ledger: LedgerId, offset: int
+) -> tuple[bool, int]:
     """Whether the group at `block` has a sound batch of `ledger` at or after `offset`, and its base offset.
 
     If not, the offset behind all its batches. `LedgerDamaged` if its directory cannot be read.

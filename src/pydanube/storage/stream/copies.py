@@ -34,7 +34,7 @@ def is_damage(error: object) -> bool:
 
 async def after_damage(ledger: LedgerId, offset: int, copies: Sequence[StorageNode]) -> int | None:
     """The base offset of the first entry after `offset` that some copy can read; None if there is none."""
-    searches = (node.find_sound(ledger, offset + 1) for node in copies)
+    searches = (node.find_intact(ledger, offset + 1) for node in copies)
     answers = await asyncio.gather(*searches, return_exceptions=True)
     return min([answer for answer in answers if isinstance(answer, int)], default=None)
 
