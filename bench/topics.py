@@ -63,7 +63,7 @@ async def opened(directory: Path, catalog: SimCatalog) -> AsyncIterator[Topic]:
     """The topic of that directory. It is not closed afterwards: whoever opens it next finds what a crash leaves."""
     disk = PosixDisk(directory)
     node = await DiskNode.open([disk], NodeSettings(), SystemRandomness())
-    await node.meet_catalog(catalog.known(), catalog.next_ledger)
+    await node.reconcile_with_catalog(catalog.known(), catalog.next_ledger)
     around = Surroundings(catalog, OneNode(node), SystemClock(), SystemRandomness(), TailCache(), nowhere)
     try:
         yield await Topic.open("/default/bench", around, TopicOptions())

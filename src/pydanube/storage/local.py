@@ -104,7 +104,7 @@ async def open_local(
         except DiskFull as error:  # an older number makes the check weaker, but never refuses wrongly
             log.warning("could not record this start of the storage node in the metadata: %s", error)
         catalog = MetadataCatalog(metadata)
-        await node.meet_catalog(catalog.known(), catalog.next_ledger)
+        await node.reconcile_with_catalog(catalog.known(), catalog.next_ledger)
     except BaseException:
         await node.close()
         await metadata.close()

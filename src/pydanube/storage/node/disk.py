@@ -219,7 +219,7 @@ class DiskNode:
 
     # -- for the operator --------------------------------------------------------------------------------------------
 
-    async def meet_catalog(self, known: frozenset[LedgerId], next_ledger: LedgerId) -> LedgerIds:
+    async def reconcile_with_catalog(self, known: frozenset[LedgerId], next_ledger: LedgerId) -> LedgerIds:
         """Marks the ledgers that the catalogue does not know, durably, and returns them. Never deletes them.
 
         The catalogue gives numbers from `next_ledger` on: a node that has lost a part of its journal takes only those.
