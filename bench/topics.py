@@ -55,7 +55,7 @@ async def opened(directory: Path, catalog: SimCatalog) -> AsyncIterator[Topic]:
     """Opens the topic in that directory. It is not closed, so the next opening finds what a crash leaves."""
     disk = PosixDisk(directory)
     node = await DiskNode.open([disk], NodeSettings(), SystemRandomness())
-    await node.meet_catalog(catalog.known(), catalog.next_ledger)
+    await node.reconcile_with_catalog(catalog.known(), catalog.next_ledger)
     clock = CheckedClock(SystemClock())
     dependencies = TopicDependencies(catalog, LocalNodes(node), clock, SystemRandomness(), TailCache(), nowhere)
     try:

@@ -83,7 +83,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "k-id", "AWS_SECRET_ACCESS_KEY": "k-secret", "AWS_S
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "access"),
     [
         (
             parse_objects_url("s3://b/p?region=eu", {}, KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}),
@@ -107,10 +107,10 @@ KEYS = {"AWS_ACCESS_KEY_ID": "k-id", "AWS_SECRET_ACCESS_KEY": "k-secret", "AWS_S
     ids=["s3", "user in an endpoint", "google", "azure", "redis", "folder"],
 )
 def test_what_is_told_of_a_place_leads_there_without_credentials(
-    place: ObjectsPlace, told: tuple[str, dict[str, str]]
+    place: ObjectsPlace, access: tuple[str, dict[str, str]]
 ) -> None:
-    assert place.told == told
-    assert "k-" not in str(place.told)
-    again = parse_objects_url(*told, {})
+    assert place.client_access == access
+    assert "k-" not in str(place.client_access)
+    again = parse_objects_url(*access, {})
     assert again.scheme == place.scheme
     assert again.options["root"] == place.options["root"]

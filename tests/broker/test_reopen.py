@@ -35,7 +35,7 @@ async def no_dead_letters(topic: str, message: Batch) -> None:
 async def opened(directory: Path, catalog: SimCatalog) -> tuple[PosixDisk, DiskNode, Topic]:
     disk = PosixDisk(directory)
     node = await DiskNode.open([disk], NodeSettings(file_bytes=4 << 20), SystemRandomness())
-    await node.meet_catalog(catalog.known(), catalog.next_ledger)
+    await node.reconcile_with_catalog(catalog.known(), catalog.next_ledger)
     dependencies = TopicDependencies(
         catalog, OneNode(node), CheckedClock(SystemClock()), SystemRandomness(), TailCache(), no_dead_letters
     )

@@ -134,7 +134,7 @@ class TopicWorld:
         self.cache = TailCache(self.cache_bytes)
         self.watch = CheckedClock(self.clock)
         self.node = await DiskNode.open([self.disk], settings, self.randomness)
-        await self.node.meet_catalog(self.catalog.known(), self.catalog.next_ledger)
+        await self.node.reconcile_with_catalog(self.catalog.known(), self.catalog.next_ledger)
         return await self.open_topic(name)
 
     async def open_topic(self, name: str = "/default/t") -> Topic:

@@ -16,9 +16,9 @@ from pydanube.journal.group import (
     SOURCES_MAX,
     TRAILER_BYTES,
     Entry,
+    EntryKind,
     FileHeader,
     GroupKind,
-    Kind,
     Names,
     blocks,
     decode_directory,
@@ -63,10 +63,10 @@ def group_of(
     for row in rows:
         if len(row) == 7:
             ledger, a, b, data, count, crc, _ = row
-            directory.append(pack_entry(ledger, a, b, len(data), count, crc, Kind.APPEND))
+            directory.append(pack_entry(ledger, a, b, len(data), count, crc, EntryKind.APPEND))
             body.append(data)
         else:
-            directory.append(pack_entry(*row, 0, 0, 0, Kind.FENCE))
+            directory.append(pack_entry(*row, 0, 0, 0, EntryKind.FENCE))
     parts, length = encode_group(
         salt, number, synced, directory, body, sum(map(len, body)), names_in(rows), kind, prior
     )
@@ -125,11 +125,11 @@ def test_a_group_comes_back(salt: int, number: int, behind: int, rows: list[tupl
     for row, entry in zip(rows, found, strict=True):
         if len(row) == 7:
             ledger, a, b, content, count, crc, _ = row
-            expected = Entry(ledger, Kind.APPEND, a, b, len(content), count, crc, place if content else 0)
+            expected = Entry(ledger, EntryKind.APPEND, a, b, len(content), count, crc, place if content else 0)
             assert data[place - position :][: len(content)] == content
             place += len(content)
         else:
-            expected = Entry(row[0], Kind.FENCE, row[1], row[2], 0, 0, 0, 0)
+            expected = Entry(row[0], EntryKind.FENCE, row[1], row[2], 0, 0, 0, 0)
         assert entry == expected
     trailer = decode_trailer(data, salt)
     assert trailer is not None
@@ -195,7 +195,7 @@ def test_a_directory_that_promises_more_than_the_body_has_is_none() -> None:
     data = group_of(9, 1, 0, [(1, 0, -1, b"12345678", 1, 2, 3)])
     head = decode_group_head(data, 9)
     assert head is not None
-    lie = pack_entry(1, 0, -1, 9, 1, 2, Kind.APPEND)
+    lie = pack_entry(1, 0, -1, 9, 1, 2, EntryKind.APPEND)
     forged = resealed(data[:52] + crc32c(lie).to_bytes(4, "little") + data[56:])
     head = decode_group_head(forged, 9)
     assert head is not None

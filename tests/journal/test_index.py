@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pydanube.base.checksum import crc32c
 from pydanube.base.ids import NO_OFFSET, LedgerId
-from pydanube.journal.group import Entry, Kind
+from pydanube.journal.group import Entry, EntryKind
 from pydanube.journal.index import FileIndex, Runs, decode_index
 from pydanube.journal.scan import add_to_index
 
@@ -118,7 +118,7 @@ def test_a_scan_finds_the_runs_that_a_writer_noted(appended: list[tuple[int, int
     offsets = {1: 0, 2: 50, 3: 1000}
     entries, expected = [], FileIndex()
     for ledger, count in appended:
-        entries.append(Entry(LedgerId(ledger), Kind.APPEND, offsets[ledger], NO_OFFSET, 10, count, 0, 0))
+        entries.append(Entry(LedgerId(ledger), EntryKind.APPEND, offsets[ledger], NO_OFFSET, 10, count, 0, 0))
         offsets[ledger] += count
     for ledger, start in ((1, 0), (2, 50), (3, 1000)):
         if offsets[ledger] > start:

@@ -18,7 +18,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
 from pydanube.base.limits import OFFSET_MAX
-from pydanube.journal.group import Kind
+from pydanube.journal.group import EntryKind
 from pydanube.journal.ledger_table import (
     BUFFERED,
     FENCED,
@@ -84,10 +84,10 @@ def steps(draw: st.DrawFn) -> Step:
                 lambda table: table.decide_fence(ledger, epoch),
                 lambda table: table.decide_seal(ledger, epoch, number),
                 lambda table: table.decide_delete(ledger),
-                lambda table: of_known(table, Control(Kind.RESERVE, ledger, number)),
-                lambda table: of_known(table, Control(Kind.KEPT, ledger, number)),
-                lambda table: of_known(table, Control(Kind.QUARANTINE, ledger, number % 2)),
-                lambda table: of_known(table, Control(Kind.DAMAGED, ledger)),
+                lambda table: of_known(table, Control(EntryKind.RESERVE, ledger, number)),
+                lambda table: of_known(table, Control(EntryKind.KEPT, ledger, number)),
+                lambda table: of_known(table, Control(EntryKind.QUARANTINE, ledger, number % 2)),
+                lambda table: of_known(table, Control(EntryKind.DAMAGED, ledger)),
             ]
         )
     )
@@ -132,9 +132,9 @@ def test_any_checkpoint_and_the_records_since_give_the_same_table(decisions: lis
 @pytest.mark.parametrize("sealed_first", [False, True])
 def test_that_nobody_can_tell_what_was_lost_is_known_after_any_number_of_restarts(sealed_first: bool) -> None:
     fence, seal, damaged = (
-        Control(Kind.FENCE, LEDGER, 2),
-        Control(Kind.SEAL, LEDGER, 5, 2),
-        Control(Kind.DAMAGED, LEDGER),
+        Control(EntryKind.FENCE, LEDGER, 2),
+        Control(EntryKind.SEAL, LEDGER, 5, 2),
+        Control(EntryKind.DAMAGED, LEDGER),
     )
     table = replayed([fence, seal, damaged] if sealed_first else [fence, damaged, seal])
     for _ in range(3):
@@ -179,7 +179,7 @@ def test_a_ledger_admits_its_maker_or_its_newest_fencer_and_nobody_else(
 
 
 def made(*records: Control) -> LedgerTable:
-    return replayed([Control(Kind.CREATE, LEDGER, 3, FSYNC), *records])
+    return replayed([Control(EntryKind.CREATE, LEDGER, 3, FSYNC), *records])
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,14 @@ def made(*records: Control) -> LedgerTable:
         (made(), lambda table: table.decide_create(LEDGER, Epoch(3), BUFFERED), LedgerExists),
         (made(), lambda table: table.decide_create(LEDGER, Epoch(2), FSYNC), LedgerFenced),
         (made(), lambda table: table.decide_fence(LEDGER, Epoch(3)), LedgerFenced),
-        (made(Control(Kind.FENCE, LEDGER, 5)), lambda table: table.decide_fence(LEDGER, Epoch(4)), LedgerFenced),
-        (made(Control(Kind.FENCE, LEDGER, 5)), lambda table: table.decide_seal(LEDGER, Epoch(3), 0), LedgerFenced),
-        (made(Control(Kind.SEAL, LEDGER, 1, 3)), lambda table: table.decide_seal(LEDGER, Epoch(3), 2), EntryConflict),
-        (made(Control(Kind.DELETE, LEDGER)), lambda table: table.decide_seal(LEDGER, Epoch(3), 2), LedgerNotFound),
+        (made(Control(EntryKind.FENCE, LEDGER, 5)), lambda table: table.decide_fence(LEDGER, Epoch(4)), LedgerFenced),
+        (made(Control(EntryKind.FENCE, LEDGER, 5)), lambda table: table.decide_seal(LEDGER, Epoch(3), 0), LedgerFenced),
+        (
+            made(Control(EntryKind.SEAL, LEDGER, 1, 3)),
+            lambda table: table.decide_seal(LEDGER, Epoch(3), 2),
+            EntryConflict,
+        ),
+        (made(Control(EntryKind.DELETE, LEDGER)), lambda table: table.decide_seal(LEDGER, Epoch(3), 2), LedgerNotFound),
         (made(), lambda table: table.get(LedgerId(8)), LedgerNotFound),
     ],
 )
@@ -209,7 +213,7 @@ def test_a_table_that_forgot_something_denies_nothing() -> None:
     with pytest.raises(LedgerDamaged):
         table.get(LedgerId(8))
     records = table.decide_fence(LedgerId(8), Epoch(9))
-    assert records == [Control(Kind.FENCE, LedgerId(8), 9), Control(Kind.DAMAGED, LedgerId(8))]
+    assert records == [Control(EntryKind.FENCE, LedgerId(8), 9), Control(EntryKind.DAMAGED, LedgerId(8))]
     for record in records:
         table.replay(record)
     assert table.get(LedgerId(8)).may_have_lost(OFFSET_MAX)
@@ -225,8 +229,8 @@ def test_a_table_that_forgot_something_takes_only_ledgers_that_were_made_since()
     table.born_later = LedgerId(9)
     with pytest.raises(LedgerDamaged):
         table.decide_create(LedgerId(8), Epoch(9), FSYNC)
-    assert table.decide_create(LedgerId(9), Epoch(9), FSYNC) == [Control(Kind.CREATE, LedgerId(9), 9, FSYNC)]
-    assert table.decide_fence(LedgerId(10), Epoch(9)) == [Control(Kind.FENCE, LedgerId(10), 9)]
+    assert table.decide_create(LedgerId(9), Epoch(9), FSYNC) == [Control(EntryKind.CREATE, LedgerId(9), 9, FSYNC)]
+    assert table.decide_fence(LedgerId(10), Epoch(9)) == [Control(EntryKind.FENCE, LedgerId(10), 9)]
     with pytest.raises(LedgerNotFound):
         table.get(LedgerId(11))
 
@@ -234,11 +238,11 @@ def test_a_table_that_forgot_something_takes_only_ledgers_that_were_made_since()
 def test_a_restart_closes_what_was_open_and_nothing_else() -> None:
     table = replayed(
         [
-            Control(Kind.CREATE, LedgerId(1), 3, FSYNC),
-            Control(Kind.CREATE, LedgerId(2), 3, FSYNC),
-            Control(Kind.FENCE, LedgerId(2), 5),
-            Control(Kind.CREATE, LedgerId(3), 3, FSYNC),
-            Control(Kind.SEAL, LedgerId(3), 9, 3),
+            Control(EntryKind.CREATE, LedgerId(1), 3, FSYNC),
+            Control(EntryKind.CREATE, LedgerId(2), 3, FSYNC),
+            Control(EntryKind.FENCE, LedgerId(2), 5),
+            Control(EntryKind.CREATE, LedgerId(3), 3, FSYNC),
+            Control(EntryKind.SEAL, LedgerId(3), 9, 3),
         ]
     )
     table.close_all()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydanube.base.limits import BLOCK_BYTES
-from pydanube.journal.group import Kind
+from pydanube.journal.group import EntryKind
 from pydanube.journal.ledger_table import Control
 from pydanube.journal.scan import Damage, Scan, scan_file
 from storage.damage import flipped, groups, one_file, regions, several_files, uncovered, valid_end
@@ -50,7 +50,7 @@ def complaint(true: Scan, found: Scan) -> str:
         for first, block in zip(runs.firsts, runs.blocks, strict=True):
             if found.index.find(ledger, first, first) != block and not concerned(found.damage, ledger):
                 return f"ledger {ledger}, offset {first}"
-    revived = {Control(Kind.CREATE, ledger) for each in found.damage for ledger in each.ledgers or true.names}
+    revived = {Control(EntryKind.CREATE, ledger) for each in found.damage for ledger in each.ledgers or true.names}
     if not set(found.controls) <= set(true.controls) | revived:
         return "a control record that never was"
     for record in set(true.controls) - set(found.controls):

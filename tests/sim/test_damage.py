@@ -43,7 +43,7 @@ class Story:
         world.cache = TailCache(world.cache_bytes)
         world.watch = CheckedClock(world.clock)
         world.node = await DiskNode.open([world.disk], SETTINGS, world.randomness)
-        await world.node.meet_catalog(world.catalog.known(), world.catalog.next_ledger)
+        await world.node.reconcile_with_catalog(world.catalog.known(), world.catalog.next_ledger)
         return {name: await self.open_topic(name) for name in NAMES}
 
     async def open_topic(self, name: str) -> Topic:

@@ -14,9 +14,9 @@ from pydanube.journal.group import (
     GROUP_HEADER_BYTES,
     NAME_BYTES,
     TRAILER_BYTES,
+    EntryKind,
     GroupHead,
     GroupKind,
-    Kind,
     decode_directory,
     decode_file_header,
     decode_group_head,
@@ -194,7 +194,7 @@ def regions(content: bytes) -> list[Region]:
         found.append(Region("group header", position, position + GROUP_HEADER_BYTES, ledgers))
         found.append(Region("directory", position + GROUP_HEADER_BYTES, position + head.body_start, ledgers))
         for entry in entries:
-            if entry.kind == Kind.APPEND:
+            if entry.kind == EntryKind.APPEND:
                 found.append(
                     Region("batch", entry.position, entry.position + entry.length, frozenset({int(entry.ledger)}))
                 )

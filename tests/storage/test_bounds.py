@@ -201,8 +201,8 @@ def test_ledgers_that_no_catalogue_knows_are_marked_and_never_deleted(world: Nod
         await create(node, 1, 2, 3, 4)
         for ledger in (1, 2, 3, 4):
             await append(node, ledger, [batch_of(ledger, 0)])
-        assert await node.meet_catalog(known, LedgerId(5)) == [2, 4]
-        await node.meet_catalog(known, LedgerId(5))
+        assert await node.reconcile_with_catalog(known, LedgerId(5)) == [2, 4]
+        await node.reconcile_with_catalog(known, LedgerId(5))
 
     async def check() -> None:
         node = await world.open()
@@ -210,7 +210,7 @@ def test_ledgers_that_no_catalogue_knows_are_marked_and_never_deleted(world: Nod
         assert marked == {1: False, 2: True, 3: False, 4: True}
         assert await damaged_ledgers(node, {ledger: [batch_of(ledger, 0)] for ledger in (1, 2, 3, 4)}) == set()
         later = known | {LedgerId(2)}  # a catalogue that was late knows it again
-        assert await node.meet_catalog(later, LedgerId(5)) == [4]
+        assert await node.reconcile_with_catalog(later, LedgerId(5)) == [4]
 
     async def check_again() -> None:
         node = await world.open()
@@ -228,7 +228,7 @@ def test_a_ledger_that_was_set_aside_survives_its_journal_file(world: NodeWorld)
         node = await world.open()
         await create(node, 1, 2)
         await append(node, 1, [batch_of(1, 0)])
-        await node.meet_catalog(frozenset({LedgerId(2)}), LedgerId(3))
+        await node.reconcile_with_catalog(frozenset({LedgerId(2)}), LedgerId(3))
         await append(node, 2, [batch_of(2, offset, size=6000) for offset in range(30)])
         await node.delete(LedgerId(2))
         await asyncio.sleep(2)

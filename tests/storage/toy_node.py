@@ -102,7 +102,7 @@ class ToyNode:
 
         return self._do(work)
 
-    find_sound = find_next
+    find_intact = find_next
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         def work() -> LedgerStatus:

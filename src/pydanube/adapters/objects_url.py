@@ -35,7 +35,7 @@ class ObjectsPlace:
     scheme: str  # of opendal
     options: Mapping[str, str] = field(repr=False)
     shown: str
-    told: tuple[str, Mapping[str, str]] | None = None  # URL and options for others, who have their own credentials
+    client_access: tuple[str, Mapping[str, str]] | None = None  # URL and options for those with their own credentials
 
     def secrets(self) -> list[str]:
         """What must never be in a text."""
@@ -60,8 +60,8 @@ def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping
     _complete(scheme, found)
     shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
     endpoint = given.get("endpoint")
-    told = (shown, {**_whereabouts(found, host), **_of_nobody(given)})
-    return ObjectsPlace(scheme, found, f"{shown} at {endpoint}" if endpoint else shown, told)
+    client_access = (shown, {**_whereabouts(found, host), **_of_nobody(given)})
+    return ObjectsPlace(scheme, found, f"{shown} at {endpoint}" if endpoint else shown, client_access)
 
 
 def _whereabouts(found: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:

@@ -138,9 +138,11 @@ class Broker:
             return None, None
         segments = (self.settings.segments or _in_processes)(objects.place)
         place, tables = objects.place, _tables(objects.place)
-        tier = ColdTier(segments, ColdReader(segments), objects.tier, place.shown, *tables, told=place.told)
+        tier = ColdTier(
+            segments, ColdReader(segments), objects.tier, place.shown, *tables, client_access=place.client_access
+        )
         if objects.place.scheme in FORGETFUL:
-            return replace(tier, settings=replace(objects.tier, evicts=False), told=None), None
+            return replace(tier, settings=replace(objects.tier, evicts=False), client_access=None), None
         claim = Claim(segments, directory.notes, randomness, objects.place.shown, used=used)
         return tier, claim.take
 

@@ -41,7 +41,7 @@ pack_entry = _ENTRY.pack
 iter_entries = _ENTRY.iter_unpack
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """What a directory entry says. `a` and `b` are its two numbers."""
 
     APPEND = 1  # a = base offset, b = last confirmed; the batch follows in the body
@@ -142,7 +142,7 @@ def names_of(entries: Sequence[Entry]) -> dict[LedgerId, int]:
     """As a trailer tells them."""
     names: dict[LedgerId, int] = {}
     for entry in entries:
-        last = entry.a + entry.messages - 1 if entry.kind == Kind.APPEND else NO_OFFSET
+        last = entry.a + entry.messages - 1 if entry.kind == EntryKind.APPEND else NO_OFFSET
         names[entry.ledger] = max(last, names.get(entry.ledger, NO_OFFSET))
     return names
 

@@ -23,7 +23,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
 from pydanube.base.limits import NODE_LEDGERS_MAX, OFFSET_MAX
-from pydanube.journal.group import Kind
+from pydanube.journal.group import EntryKind
 
 OPEN, FENCED, SEALED = range(3)
 FSYNC, BUFFERED = range(2)
@@ -36,7 +36,7 @@ _DAMAGED, _QUARANTINED = 1, 2
 class Control(NamedTuple):
     """A change to the table, as one directory entry of the journal."""
 
-    kind: Kind
+    kind: EntryKind
     ledger: LedgerId
     a: int = 0
     b: int = 0
@@ -174,7 +174,7 @@ class LedgerTable:
         if found is None:
             self._refuse_if_forgotten(ledger)  # it may have been fenced here
             self._check_room()
-            return [Control(Kind.CREATE, ledger, epoch, durability)]
+            return [Control(EntryKind.CREATE, ledger, epoch, durability)]
         if found.state != OPEN or epoch < found.epoch:
             raise LedgerFenced(f"ledger {ledger} is closed or fenced by epoch {max(found.fence, found.epoch)}")
         if (epoch, durability) != (found.epoch, found.durability):
@@ -186,13 +186,13 @@ class LedgerTable:
         found = self._ledgers.get(ledger)
         if found is None:
             self._check_room()
-            forgotten = [Control(Kind.DAMAGED, ledger)] if self._forgotten(ledger) else []
-            return [Control(Kind.FENCE, ledger, epoch), *forgotten]
+            forgotten = [Control(EntryKind.DAMAGED, ledger)] if self._forgotten(ledger) else []
+            return [Control(EntryKind.FENCE, ledger, epoch), *forgotten]
         if found.state == SEALED or (found.state == FENCED and found.fence == epoch):
             return []
         if epoch <= found.epoch or epoch < found.fence:
             raise LedgerFenced(f"ledger {ledger} is owned by epoch {max(found.fence, found.epoch)}, not {epoch}")
-        return [Control(Kind.FENCE, ledger, epoch)]
+        return [Control(EntryKind.FENCE, ledger, epoch)]
 
     def decide_seal(self, ledger: LedgerId, epoch: Epoch, last: int) -> list[Control]:
         found = self.get(ledger)
@@ -206,43 +206,43 @@ class LedgerTable:
             raise LedgerFenced(f"ledger {ledger} is owned by epoch {max(found.fence, found.epoch)}, not {epoch}")
         if last < found.confirmed:
             raise EntryConflict(f"ledger {ledger} has confirmed {found.confirmed}, so it cannot end at {last}")
-        return [Control(Kind.SEAL, ledger, last, epoch)]
+        return [Control(EntryKind.SEAL, ledger, last, epoch)]
 
     def decide_delete(self, ledger: LedgerId) -> list[Control]:
-        return [Control(Kind.DELETE, ledger)] if ledger in self._ledgers else []
+        return [Control(EntryKind.DELETE, ledger)] if ledger in self._ledgers else []
 
     def replay(self, record: Control) -> None:
         kind, ledger = record.kind, record.ledger
-        if kind == Kind.CREATE:
+        if kind == EntryKind.CREATE:
             self._ledgers.setdefault(
                 ledger, Ledger(ledger, Epoch(record.a), record.b)
             )  # a checkpoint may know it already
             return
-        if kind == Kind.DELETE:
+        if kind == EntryKind.DELETE:
             gone = self._ledgers.pop(ledger, None)
             if gone is not None:
                 gone.deleted = True
             return
         found = self._ledgers.get(ledger)
         if found is None:
-            if kind != Kind.FENCE:
+            if kind != EntryKind.FENCE:
                 return  # deleted since
             found = self._ledgers[ledger] = Ledger(ledger, Epoch(0), FSYNC)
         found._packed = b""
         match kind:
-            case Kind.FENCE:
+            case EntryKind.FENCE:
                 if found.state != SEALED:
                     found.state, found.fence = FENCED, Epoch(max(record.a, found.fence))
-            case Kind.SEAL:
+            case EntryKind.SEAL:
                 found.state, found.sealed = SEALED, record.a
                 found.lost_through = min(found.lost_through, record.a)
-            case Kind.RESERVE:
+            case EntryKind.RESERVE:
                 found.reserved = max(record.a, found.reserved)
-            case Kind.KEPT:
+            case EntryKind.KEPT:
                 found.homes |= 1 << record.a
-            case Kind.QUARANTINE:
+            case EntryKind.QUARANTINE:
                 found.quarantined = bool(record.a)
-            case Kind.DAMAGED:
+            case EntryKind.DAMAGED:
                 found.unsure = True
                 found.lose(OFFSET_MAX)
 

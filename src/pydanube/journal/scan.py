@@ -19,10 +19,10 @@ from pydanube.journal.group import (
     GROUP_HEADER_BYTES,
     NOBODY,
     Entry,
+    EntryKind,
     FileHeader,
     GroupHead,
     GroupKind,
-    Kind,
     Names,
     Trailer,
     decode_directory,
@@ -172,7 +172,7 @@ def _read_group(
     if head.kind is GroupKind.CHECKPOINT:
         body = data[head.body_start : head.body_start + head.body_bytes]
         return Group(position, head, [], crc32c(body) == head.body_crc and checkpoint_ok(body))
-    sound = [entry for entry in entries if entry.kind != Kind.APPEND or _sound(data, entry, position)]
+    sound = [entry for entry in entries if entry.kind != EntryKind.APPEND or _sound(data, entry, position)]
     trailer = decode_trailer(data, salt)
     whole = len(sound) == len(entries) and trailer is not None and trailer.number == number
     return Group(position, head, sound, whole)
@@ -286,11 +286,11 @@ def _collect(
             found.checkpoint = data[group.head.body_start : group.head.body_start + group.head.body_bytes]
             found.controls.clear()
         found.controls += [
-            Control(Kind(entry.kind), entry.ledger, entry.a, entry.b)
+            Control(EntryKind(entry.kind), entry.ledger, entry.a, entry.b)
             for entry in group.entries
-            if entry.kind != Kind.APPEND
+            if entry.kind != EntryKind.APPEND
         ]
-        found.made |= {entry.ledger: group.position for entry in group.entries if entry.kind == Kind.CREATE}
+        found.made |= {entry.ledger: group.position for entry in group.entries if entry.kind == EntryKind.CREATE}
         if closed or group.head.number <= through:
             found.covered = group.position + group.head.length
             add_to_index(found.index, group.entries, group.position)
@@ -306,12 +306,16 @@ def _revived(damage: Damage, after: list[Group], known: set[LedgerId]) -> list[C
     Replayed as a creation by no epoch, which changes nothing for a ledger that is known.
     """
     if damage.names is not None:
-        return [Control(Kind.CREATE, ledger) for ledger in sorted(damage.names)]
+        return [Control(EntryKind.CREATE, ledger) for ledger in sorted(damage.names)]
     first: dict[LedgerId, int] = {}
     for group in after:
         for entry in group.entries:
             first.setdefault(entry.ledger, entry.kind)
-    return [Control(Kind.CREATE, ledger) for ledger in sorted(first.keys() - known) if first[ledger] != Kind.CREATE]
+    return [
+        Control(EntryKind.CREATE, ledger)
+        for ledger in sorted(first.keys() - known)
+        if first[ledger] != EntryKind.CREATE
+    ]
 
 
 def add_to_index(index: FileIndex, entries: list[Entry], position: int) -> None:
@@ -319,7 +323,7 @@ def add_to_index(index: FileIndex, entries: list[Entry], position: int) -> None:
     block = position // BLOCK_BYTES
     runs: dict[LedgerId, list[int]] = {}  # first, last, confirmed, bytes
     for ledger, kind, a, b, length, count, _, _ in entries:
-        if kind != Kind.APPEND:
+        if kind != EntryKind.APPEND:
             continue
         run = runs.get(ledger)
         if run is not None and a == run[1] + 1:

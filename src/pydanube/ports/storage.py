@@ -67,7 +67,7 @@ class StorageNode(Protocol):
         """Behind a gap: the base offset of the first entry at or after `offset`, else `EntryMissing`."""
         ...
 
-    def find_sound(self, ledger: LedgerId, offset: int) -> Future[int]:
+    def find_intact(self, ledger: LedgerId, offset: int) -> Future[int]:
         """Behind damage: the base offset of the first readable entry at or after `offset`, else `EntryMissing`."""
         ...
 

@@ -30,7 +30,7 @@ Offsets = dict[str, TopicOffsets]
 
 
 class GivenTopicOffsets(NamedTuple):
-    """The offsets of one topic as an option gives them: the id may be missing, and marks stand for earliest and latest."""
+    """The offsets of one topic in an option: the id may be missing, and marks stand for earliest and latest."""
 
     id: int | None
     next: dict[int, int]

@@ -1,4 +1,4 @@
-"""Work that a broker does in the background for as long as it runs: one round that fails does not end it."""
+"""Background loops that run as long as the broker: a round that fails does not end the loop."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pydanube.base.limits import ROUND_FAILED_PAUSE_SECONDS, WARNING_REPEAT_SECO
 
 
 class Guard:
-    """Of one loop. What it catches is not foreseen, such as a mistake of ours: errors that are belong to the loop."""
+    """For one loop. It catches unexpected errors, such as bugs; the loop itself handles those it expects."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.failures = 0  # so far
         self.failing: str | None = None  # why the last round failed
-        self._told = -WARNING_REPEAT_SECONDS
+        self._logged = -WARNING_REPEAT_SECONDS
 
     async def over(self, work: Awaitable[object]) -> bool:
-        """Whether the round went well. If it did not, this returns after a pause."""
+        """Whether the round succeeded. If not, this returns after a pause."""
         try:
             await work
         except Exception as error:
             self.failures += 1
             self.failing = f"{type(error).__name__}: {error}"
             loop = asyncio.get_running_loop()
-            if loop.time() - self._told >= WARNING_REPEAT_SECONDS:
-                self._told = loop.time()
+            if loop.time() - self._logged >= WARNING_REPEAT_SECONDS:
+                self._logged = loop.time()
                 message = f"{self.name} failed and will be retried (failures so far: {self.failures})"
                 loop.call_exception_handler({"message": message, "exception": error})
             await asyncio.sleep(ROUND_FAILED_PAUSE_SECONDS)

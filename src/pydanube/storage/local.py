@@ -1,8 +1,8 @@
-"""The storage of a broker that has its own: a metadata store, and the one storage node that it names.
+"""The storage of a broker on its own disks: a metadata store, and the one storage node that belongs to it.
 
-The metadata holds the node's identity from before the node was made, the number of its last start, and that of the
-start under way. A start that finds another node, none, or an older copy of either is refused before anything is made or
-written: what such a node lacks proves nothing, and what was acknowledged would be forgotten for good.
+The metadata has the node's identity from before the node was made, the number of its last start, and the number of the
+start in progress. A start that finds another node, no node, or an old copy of either is refused before anything is
+made or written: such a node would deny that acknowledged messages ever existed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ STORAGE_NODE = "storage-node"  # the key
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What the metadata knows of its storage node."""
+    """The storage node that the metadata belongs to."""
 
     identity: NodeIdentity
-    boots: int  # of its last start; 0 before the first
-    starting: int  # of the start under way, or the same: the node itself cannot have been started more often
+    boots: int  # number of its last start; 0 before the first
+    starting: int  # number of the start in progress, or the same; the node cannot have started more often
     version: int = 0  # of the key
 
 
@@ -65,7 +65,7 @@ async def open_local(
     *,
     log_bytes: int = METADATA_LOG_BYTES,
 ) -> LocalStorage:
-    """Both, or neither: what was opened is closed again if the rest fails."""
+    """Opens both or neither: if one fails, the other is closed again."""
 
     boots = 0
 
@@ -79,7 +79,7 @@ async def open_local(
             known = registration(metadata)
             if known is None:
                 known = Registration(NodeIdentity(randomness.bytes(16).hex()), 0, 0)
-            # durable before the node is made or started, so that none is ever there that the metadata does not know of
+            # durable before the node is made or started, so that the metadata knows every node that exists
             return metadata, await _register(metadata, replace(known, starting=boots + 1))
         except BaseException:
             await metadata.close()
@@ -87,7 +87,7 @@ async def open_local(
 
     try:
         metadata, known = await begin()
-    except DiskFull as error:  # the node has room set aside that its own start would free, but that comes later
+    except DiskFull as error:  # the node has reserved space, which its own start would free only later
         log.warning(
             "the metadata has no room to record this start; freeing the space that the node has reserved: %s", error
         )
@@ -101,10 +101,10 @@ async def open_local(
     try:
         try:
             await _register(metadata, replace(known, boots=node.boots, starting=node.boots))
-        except DiskFull as error:  # an older number refuses less, and wrongly refuses nothing
+        except DiskFull as error:  # an older number makes the check weaker, but never refuses wrongly
             log.warning("could not record this start of the storage node in the metadata: %s", error)
         catalog = MetadataCatalog(metadata)
-        await node.meet_catalog(catalog.known(), catalog.next_ledger)
+        await node.reconcile_with_catalog(catalog.known(), catalog.next_ledger)
     except BaseException:
         await node.close()
         await metadata.close()
@@ -113,7 +113,7 @@ async def open_local(
 
 
 async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for_node: Disk) -> int:
-    """How often the node was started so far."""
+    """Returns how often the node was started so far."""
     found = await read_node_file(for_node)
     if known is None:
         if found is not None:
@@ -148,7 +148,7 @@ async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for
     return found.boots
 
 
-# -- what the metadata knows of the node -------------------------------------------------------------------------------
+# -- the registration in the metadata ----------------------------------------------------------------------------------
 
 
 def registration(metadata: MetadataStore) -> Registration | None:
@@ -164,7 +164,7 @@ def registration(metadata: MetadataStore) -> Registration | None:
 
 
 async def _register(metadata: MetadataStore, known: Registration) -> Registration:
-    """If nobody else has meanwhile."""
+    """Stores it, unless somebody else has changed it meanwhile."""
     fields = {"identity": known.identity, "boots": known.boots, "starting": known.starting}
     value = json.dumps(fields, separators=(",", ":")).encode()
     version = await metadata.transact([(STORAGE_NODE, known.version)], [(STORAGE_NODE, value)])
@@ -175,7 +175,7 @@ async def _register(metadata: MetadataStore, known: Registration) -> Registratio
 
 
 class LocalNodes:
-    """The one storage node there is. A ledger on any other is on one that was replaced."""
+    """The only storage node. Any other identity is that of a node that was replaced."""
 
     def __init__(self, node: DiskNode) -> None:
         self._node = node
@@ -186,14 +186,14 @@ class LocalNodes:
         return ReplacedNode(identity, self._node.identity)
 
     def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
-        there, usable = self._node.ledgers, NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED
-        if there >= usable and not reserve:
-            raise TooManyLedgers(f"the broker has {there} ledgers; at most {usable} can be created for messages")
+        ledgers, usable = self._node.ledgers, NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED
+        if ledgers >= usable and not reserve:
+            raise TooManyLedgers(f"the broker has {ledgers} ledgers; at most {usable} can be created for messages")
         return [self._node.identity]
 
 
 class ReplacedNode:
-    """Stands where a node was that is no longer there: it knows nothing, and what it lacks proves nothing."""
+    """Answers for a node that no longer exists: every call fails with `NodeReplaced`."""
 
     in_order = False
 

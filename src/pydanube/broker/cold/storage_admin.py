@@ -176,7 +176,7 @@ class StorageAdmin:
     @property
     def direct_location(self) -> tuple[str, Mapping[str, str]] | None:
         """URL and options for clients that read objects with their own credentials; None if no client can."""
-        return None if self._tiering is None else self._tiering.tier.told
+        return None if self._tiering is None else self._tiering.tier.client_access
 
     def usage(self, topic: Topic, now: int) -> Usage:
         stream = topic.ledger.stream
@@ -201,7 +201,7 @@ class StorageAdmin:
             return ObjectStorageStatus(None, False, 0, 0, {}, 0, ())
         troubles = tiering.troubles
         return ObjectStorageStatus(
-            tiering.tier.place,
+            tiering.tier.location,
             tiering.claimed,
             tiering.uploaded,
             tiering.uploaded_bytes,
@@ -216,9 +216,9 @@ class StorageAdmin:
         try:
             await tiering.check_claimed()
             async with asyncio.timeout(CHECK_SECONDS):
-                await check_mark(tiering.tier.segments, self._notes, tiering.tier.place)
+                await check_mark(tiering.tier.segments, self._notes, tiering.tier.location)
         except TimeoutError:
-            return f"{tiering.tier.place} did not answer in {CHECK_SECONDS:g} seconds"
+            return f"{tiering.tier.location} did not answer in {CHECK_SECONDS:g} seconds"
         except DanubeError as error:
             return str(error)
         return None

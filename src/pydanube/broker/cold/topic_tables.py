@@ -81,7 +81,7 @@ class TopicTables:
     def uri(self, stream: str) -> str:
         """The URI of the table of the topic that `stream` belongs to. Raises if there can be no table."""
         if self._tier.tables is None:
-            raise ObjectsRefused(f"a table cannot be created at {self._tier.place}: {self._tier.why_no_tables}")
+            raise ObjectsRefused(f"a table cannot be created at {self._tier.location}: {self._tier.why_no_tables}")
         return f"{self._tier.tables}/{folder_of(stream).rstrip('/')}"
 
     # -- following -----------------------------------------------------------------------------------------------------

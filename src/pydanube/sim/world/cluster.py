@@ -107,7 +107,7 @@ class Cluster(World):
         while True:
             try:
                 node = await DiskNode.open(data, self.settings(), randomness, journal=journal)
-                await node.meet_catalog(self.catalog.known(), self.catalog.next_ledger)
+                await node.reconcile_with_catalog(self.catalog.known(), self.catalog.next_ledger)
                 return node
             except DanubeError as error:
                 self.loop.trace("node.cannot_start", machine.name, error.code)

@@ -35,7 +35,7 @@ from pydanube.base.limits import (
     READS_WAITING_MAX,
     RESERVE_OFFSETS,
 )
-from pydanube.journal.group import Kind
+from pydanube.journal.group import EntryKind
 from pydanube.journal.ledger_table import BUFFERED, NOTHING_REFUSED, OPEN, Control, Ledger
 from pydanube.journal.scan import Damage
 from pydanube.ports.disk import Disk
@@ -189,10 +189,10 @@ class DiskNode:
             return self._refused(NodeClosed("the storage node is closed"))
         return self._task(self._entries.find_next(ledger, offset))
 
-    def find_sound(self, ledger: LedgerId, offset: int) -> Future[int]:
+    def find_intact(self, ledger: LedgerId, offset: int) -> Future[int]:
         if self._closed:
             return self._refused(NodeClosed("the storage node is closed"))
-        return self._task(self._entries.find_sound(ledger, offset))
+        return self._task(self._entries.find_intact(ledger, offset))
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         return self._task(self._fence(ledger, epoch))
@@ -219,14 +219,14 @@ class DiskNode:
 
     # -- for the operator --------------------------------------------------------------------------------------------
 
-    async def meet_catalog(self, known: frozenset[LedgerId], next_ledger: LedgerId) -> LedgerIds:
+    async def reconcile_with_catalog(self, known: frozenset[LedgerId], next_ledger: LedgerId) -> LedgerIds:
         """Marks the ledgers that the catalogue does not know, durably, and returns them. Never deletes them.
 
         The catalogue gives numbers from `next_ledger` on: a node that has lost a part of its journal takes only those.
         """
         self._state.table.born_later = next_ledger
         changes = [
-            Control(Kind.QUARANTINE, ledger.id, int(ledger.id not in known))
+            Control(EntryKind.QUARANTINE, ledger.id, int(ledger.id not in known))
             for ledger in self._state.table
             if ledger.quarantined != (ledger.id not in known)
         ]
@@ -319,7 +319,7 @@ class DiskNode:
     def _reserve(self, ledger: Ledger, last: int) -> None:
         """A buffered ledger promises durably which offsets it may have used, before it acknowledges any of them."""
         if last >= ledger.reserved:
-            record = Control(Kind.RESERVE, ledger.id, last + RESERVE_OFFSETS)
+            record = Control(EntryKind.RESERVE, ledger.id, last + RESERVE_OFFSETS)
             self._state.table.replay(record)
             self._journal.note(record)
 

@@ -14,7 +14,7 @@ from pydanube.base.limits import OFFSET_MAX, READS_AT_ONCE_MAX
 from pydanube.journal.ledger_table import SEALED, Ledger
 from pydanube.ports.disk import Disk
 from pydanube.storage.node.bad_blocks import AroundBadBlocks
-from pydanube.storage.node.files import StoredFile, find_sound, read_entries
+from pydanube.storage.node.files import StoredFile, find_intact, read_entries
 from pydanube.storage.node.journal import Journal
 from pydanube.storage.node.state import NodeDisks, NodeState
 from pydanube.wire.batch import Batch
@@ -85,7 +85,7 @@ class EntryReader:
         newest = self._journal.active.index.next_first(ledger, offset)
         return min([first for first in (newest, *firsts.values()) if first is not None], default=None)
 
-    async def find_sound(self, ledger: LedgerId, offset: int) -> int:
+    async def find_intact(self, ledger: LedgerId, offset: int) -> int:
         """Tries what the indexes name, from entry to entry, and where a directory is lost, from group to group."""
         found = self._state.table.get(ledger)
         while found.state != SEALED or offset <= found.sealed:
@@ -98,18 +98,18 @@ class EntryReader:
                 continue
             file, block = place
             async with self._turns:
-                sound, following = await self._sound_from(file, block, found, offset)
+                sound, following = await self._intact_from(file, block, found, offset)
             if sound:
                 return following
             offset = max(following, offset + 1)
         raise EntryMissing(f"ledger {ledger} has no intact entry at or after offset {offset} here")
 
-    async def _sound_from(self, file: StoredFile, block: int, ledger: Ledger, offset: int) -> tuple[bool, int]:
+    async def _intact_from(self, file: StoredFile, block: int, ledger: Ledger, offset: int) -> tuple[bool, int]:
         """The first sound entry at or after `offset` of a group that `find` found; or the offset behind the group."""
         assert file.handle is not None
         assert file.index is not None
         try:
-            return await find_sound(AroundBadBlocks(file.disk, file.handle), file.salt, block, ledger.id, offset)
+            return await find_intact(AroundBadBlocks(file.disk, file.handle), file.salt, block, ledger.id, offset)
         except LedgerDamaged:
             return False, file.index.behind(ledger.id, offset)
         finally:

@@ -24,9 +24,9 @@ from pydanube.journal.group import (
     FILE_START_BYTES,
     GROUP_HEADER_BYTES,
     Entry,
+    EntryKind,
     FileHeader,
     GroupHead,
-    Kind,
     decode_directory,
     decode_file_header,
     decode_file_start,
@@ -254,7 +254,7 @@ async def read_entries(
             if head is None:
                 raise LedgerDamaged(f"ledger {ledger}: the group at {position} is damaged")
             entries = await _directory(handle, chunk, start, position, head, ledger)
-            mine = (entry for entry in entries if entry.ledger == ledger and entry.kind == Kind.APPEND)
+            mine = (entry for entry in entries if entry.ledger == ledger and entry.kind == EntryKind.APPEND)
             for entry in sorted(mine, key=lambda entry: entry.a):
                 if entry.a + entry.messages <= wanted:
                     continue
@@ -278,7 +278,9 @@ async def read_entries(
     return batches
 
 
-async def find_sound(handle: AroundBadBlocks, salt: int, block: int, ledger: LedgerId, offset: int) -> tuple[bool, int]:
+async def find_intact(
+    handle: AroundBadBlocks, salt: int, block: int, ledger: LedgerId, offset: int
+) -> tuple[bool, int]:
     """Whether the group at `block` has a sound batch of `ledger` at or after `offset`, and its base offset.
 
     If not, the offset behind all its batches. `LedgerDamaged` if its directory cannot be read.
@@ -290,7 +292,7 @@ async def find_sound(handle: AroundBadBlocks, salt: int, block: int, ledger: Led
         raise LedgerDamaged(f"ledger {ledger}: the group at {position} is damaged")
     entries = await _directory(handle, start, position, position, head, ledger)
     for entry in sorted(entries, key=lambda entry: entry.a):
-        if entry.ledger != ledger or entry.kind != Kind.APPEND or entry.a + entry.messages <= offset:
+        if entry.ledger != ledger or entry.kind != EntryKind.APPEND or entry.a + entry.messages <= offset:
             continue
         if entry.a >= offset:
             data = await handle.read(entry.position, entry.length)

@@ -19,9 +19,9 @@ from pydanube.journal.group import (
     NOBODY,
     SOURCES_MAX,
     Entry,
+    EntryKind,
     FileHeader,
     GroupKind,
-    Kind,
     decode_directory,
     decode_group_head,
     encode_file_header,
@@ -299,7 +299,9 @@ class Keeper:
         """Readers find the copies from here on; the sources go when the ledgers' homes are durable."""
         state = self._state
         homes = [
-            Control(Kind.KEPT, ledger, copy.slot) for copy in copies.values() for ledger in copy.active.index.ledgers
+            Control(EntryKind.KEPT, ledger, copy.slot)
+            for copy in copies.values()
+            for ledger in copy.active.index.ledgers
         ]
         for record in homes:
             state.table.replay(record)
@@ -337,6 +339,6 @@ async def _entries(handle: Readable, source: StoredFile) -> AsyncIterator[Entry]
         if entries is None:
             raise LedgerDamaged(f"{source.name}: the directory at {position} is damaged")
         for entry in entries:
-            if entry.kind == Kind.APPEND:
+            if entry.kind == EntryKind.APPEND:
                 yield entry
         position += head.length

@@ -66,7 +66,7 @@ class MemoryNode:
     def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
         return self._answer(lambda: self._find_next(ledger, offset))
 
-    find_sound = find_next  # memory has no damage
+    find_intact = find_next  # memory has no damage
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         def fence() -> LedgerStatus:

@@ -9,9 +9,9 @@ from pydanube.journal.group import (
     NO_PREVIOUS,
     NOBODY,
     Entry,
+    EntryKind,
     FileHeader,
     GroupKind,
-    Kind,
     blocks,
     encode_file_header,
     encode_group,
@@ -108,7 +108,7 @@ async def _write_again(active: ActiveFile, disk: Disk, table: LedgerTable, newes
     source = await disk.open(file_name(newest.generation))
     try:
         for group in newest.uncovered:
-            entries = [entry for entry in group.entries if entry.kind == Kind.APPEND and table.find(entry.ledger)]
+            entries = [entry for entry in group.entries if entry.kind == EntryKind.APPEND and table.find(entry.ledger)]
             for at in range(0, len(entries), GROUP_ENTRIES_MAX):
                 await copy_group(source, active, entries[at : at + GROUP_ENTRIES_MAX], table)
     finally:
@@ -126,7 +126,7 @@ async def copy_group(source: Readable, active: ActiveFile, entries: list[Entry],
             raise LedgerDamaged(f"ledger {entry.ledger}: the batch at offset {entry.a} is damaged")
         body.append(data)
     directory = [
-        pack_entry(entry.ledger, entry.a, entry.b, entry.length, entry.messages, entry.crc, Kind.APPEND)
+        pack_entry(entry.ledger, entry.a, entry.b, entry.length, entry.messages, entry.crc, EntryKind.APPEND)
         for entry in entries
     ]
     size = sum(entry.length for entry in entries)

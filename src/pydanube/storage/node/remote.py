@@ -22,7 +22,7 @@ from pydanube.wire.batch import Batch
 
 Batches = list[Batch]
 Statuses = list[LedgerStatus]
-OPERATIONS = frozenset({"create", "append", "read", "find_next", "find_sound", "fence", "seal", "delete", "list"})
+OPERATIONS = frozenset({"create", "append", "read", "find_next", "find_intact", "fence", "seal", "delete", "list"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ class RemoteNode:
     def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
         return self._call("find_next", ledger, offset)
 
-    def find_sound(self, ledger: LedgerId, offset: int) -> Future[int]:
-        return self._call("find_sound", ledger, offset)
+    def find_intact(self, ledger: LedgerId, offset: int) -> Future[int]:
+        return self._call("find_intact", ledger, offset)
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         return self._call("fence", ledger, epoch)

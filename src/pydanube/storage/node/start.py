@@ -13,7 +13,7 @@ from pydanube.base.errors import DiskFull, NodeDirectoryInvalid
 from pydanube.base.ids import NO_OFFSET, LedgerId
 from pydanube.base.limits import BLOCK_BYTES, OFFSET_MAX, RESERVE_OFFSETS
 from pydanube.journal.group import (
-    Kind,
+    EntryKind,
     messages_max,
     names_of,
 )
@@ -323,7 +323,7 @@ def _mark_damaged(found: _Found, uncovered: list[Group]) -> None:
 def _behind(uncovered: list[Group], damage: Damage) -> set[LedgerId]:
     """Ledgers with entries behind the damage that will be written again: they are of the newest file."""
     later = [group for group in uncovered if group.position > damage.position]
-    return {entry.ledger for group in later for entry in group.entries if entry.kind == Kind.APPEND}
+    return {entry.ledger for group in later for entry in group.entries if entry.kind == EntryKind.APPEND}
 
 
 def _goes_on(found: _Found, ledger: LedgerId, damage: Damage) -> bool:

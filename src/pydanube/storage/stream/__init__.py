@@ -1,1 +1,1 @@
-"""The owner's side of a stream: the writer, recovery, reading from copies and segments, the tail cache."""
+"""The owner's side of a stream: its states, the writer, recovery, reading from copies and segments, the tail cache."""

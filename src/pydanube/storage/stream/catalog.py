@@ -1,8 +1,8 @@
-"""The catalogue of streams on the metadata store: a key per stream and per page of ledgers, and one for their numbers.
+"""The catalogue of streams in the metadata store: a key per stream and per page of ledgers, and one for ledger numbers.
 
-Owns how a `StreamRecord` looks in metadata; decides nothing about it. A page is written and deleted only together with
-its stream's key, so the version of that one guards all of them. Numbers of ledgers are taken in blocks, so that a new
-ledger costs one write; what is left of a block when the process ends is never used.
+Owns the format of a `StreamRecord` in the metadata; decides nothing about it. A page is written and deleted only
+together with its stream's key, so the version of that key guards all of them. Ledger numbers are taken in blocks, so
+that a new ledger costs one write; the rest of a block is never used when the process ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydanube.stream.times import Correction
 
 STREAMS = "stream/"
 PAGES = "ledgers/"  # of streams that have many
-PAGES_A_TURN = 4  # decoded in one turn of the loop, a few milliseconds
+PAGES_A_TURN = 4  # decoded in one turn of the loop, which takes a few milliseconds
 LEDGER_IDS = "ledger-ids"
 _FIRST_LEDGER = 1
 
@@ -42,7 +42,7 @@ class MetadataCatalog:
         entry = self._store.get(STREAMS + stream)
         if entry is None:
             return StreamRecord(), 0
-        found = self._pages(stream)  # at once: later they may be those of another version
+        found = self._pages(stream)  # before the first await, so that they belong to the same version
         pages = []
         for at, (key, value) in enumerate(found):
             if at and not at % PAGES_A_TURN:
@@ -56,7 +56,7 @@ class MetadataCatalog:
         try:
             return await self._store.transact([(key, version)], changes, reserve=True)
         except MetadataConflict as error:
-            await self._store.transact((), ())  # behind whoever was quicker, a load shows what it did
+            await self._store.transact((), ())  # waits for the transaction that was faster, so that a load shows it
             raise CatalogConflict(str(error)) from error
 
     async def delete(self, stream: str, version: int) -> None:
@@ -65,7 +65,7 @@ class MetadataCatalog:
         try:
             await self._store.transact([(key, version)], [(key, None), *pages])
         except MetadataConflict as error:
-            await self._store.transact((), ())  # behind whoever was quicker, a load shows what it did
+            await self._store.transact((), ())  # waits for the transaction that was faster, so that a load shows it
             raise CatalogConflict(str(error)) from error
 
     async def streams(self) -> list[str]:
@@ -80,7 +80,7 @@ class MetadataCatalog:
 
     @property
     def next_ledger(self) -> LedgerId:
-        """No ledger has this number or a higher one, if this catalogue is the only one that gives them out."""
+        """No ledger has this number or a higher one, if no other catalogue gives out numbers."""
         return LedgerId(self._next if self._next < self._block_end else self._reserved()[0])
 
     def known(self) -> frozenset[LedgerId]:
@@ -90,12 +90,12 @@ class MetadataCatalog:
         return frozenset(listed)
 
     def newest_time(self) -> int:
-        """When the newest message of a sealed ledger was appended; 0 without any."""
+        """The append time of the newest message in a sealed ledger; 0 if there is none."""
         values = (entry.value for _, entry in self._store.scan(STREAMS))
         return max((_Fields(json.loads(value)).number("newest") for value in values), default=0)
 
     def uses_objects(self) -> bool:
-        """Whether any stream has something in object storage."""
+        """Whether any stream has a part in object storage."""
         found = ((key.removeprefix(STREAMS), entry.value) for key, entry in self._store.scan(STREAMS))
         return any(self._record(name, value).cold.entries for name, value in found)
 
@@ -106,7 +106,7 @@ class MetadataCatalog:
         return [(key, entry.value) for key, entry in self._store.scan(_page_prefix(stream))]
 
     def _reserved(self) -> tuple[int, int]:
-        """The first number that nobody has taken, and the version of the key that says so."""
+        """The first number that is not taken, and the version of its key."""
         entry = self._store.get(LEDGER_IDS)
         if entry is None:
             return _FIRST_LEDGER, 0
@@ -122,7 +122,7 @@ class MetadataCatalog:
         try:
             await self._store.transact([(LEDGER_IDS, version)], [(LEDGER_IDS, b"%d" % end)])
         except MetadataConflict:
-            await self._store.transact((), ())  # another catalogue took one: behind it, reads show that
+            await self._store.transact((), ())  # another catalogue took one: waits until reads show it
         else:
             self._next, self._block_end = first, end
 
@@ -132,7 +132,7 @@ def _page_prefix(stream: str) -> str:
 
 
 def _page_changes(stream: str, before: Ledgers, after: Ledgers) -> Iterator[tuple[str, bytes | None]]:
-    """What makes the stored pages of `before` those of `after`."""
+    """The changes that turn the stored pages of `before` into those of `after`."""
     if before.pages is after.pages:
         return
     old = {page.number: page for page in before.pages}
@@ -144,14 +144,14 @@ def _page_changes(stream: str, before: Ledgers, after: Ledgers) -> Iterator[tupl
 
 
 def _page_key(stream: str, number: int) -> str:
-    return f"{_page_prefix(stream)}{number:012d}"  # sorted as the pages are
+    return f"{_page_prefix(stream)}{number:012d}"  # keys sort in the order of the pages
 
 
 # -- records as JSON ---------------------------------------------------------------------------------------------------
 
 
 def encode_stream(record: StreamRecord) -> bytes:
-    """All but its pages."""
+    """Everything but its pages."""
     ledgers = record.ledgers
     fields: dict[str, Any] = {
         "owner": record.owner,
@@ -196,7 +196,7 @@ def _ledger_fields(ledger: LedgerRecord) -> dict[str, Any]:
 
 
 def decode_page(key: str, value: bytes) -> LedgerPage:
-    """Only what `encode_page` makes; anything else is `MetadataDamaged`."""
+    """Raises `MetadataDamaged` for anything that `encode_page` does not write."""
     try:
         fields = _Fields(json.loads(value))
         ledgers = tuple(_ledger(_Fields(ledger)) for ledger in fields.items("ledgers"))
@@ -208,11 +208,11 @@ def decode_page(key: str, value: bytes) -> LedgerPage:
 
 
 def decode_stream(stream: str, value: bytes, pages: Sequence[LedgerPage] = ()) -> StreamRecord:
-    """Only what `encode_stream` makes or once made; anything else is `MetadataDamaged`."""
+    """Raises `MetadataDamaged` for anything that no version of `encode_stream` writes."""
     try:
         fields = _Fields(json.loads(value))
         if len(pages) != fields.number("pages", older=0):
-            raise ValueError(f"it has {len(pages)} lists of ledgers")
+            raise ValueError(f"found {len(pages)} lists of ledgers")
         listed = tuple(_ledger(_Fields(ledger)) for ledger in fields.items("ledgers"))
         empties = sum(page.empties for page in pages)
         return StreamRecord(
@@ -267,7 +267,7 @@ def _lost(found: list[Any]) -> LostRange:
 
 
 def _cold_fields(cold: Cold) -> dict[str, Any]:
-    """Only what is not empty."""
+    """Without the fields that are empty."""
     fields: dict[str, Any] = {
         "entries": [entry_fields(entry) for entry in cold.entries],
         "planned": _plan_fields(cold.planned),
@@ -308,7 +308,7 @@ def _plan(found: list[Any]) -> SegmentPlan | None:
 
 
 class _Fields:
-    """A JSON object whose fields have the types they should."""
+    """A JSON object; checks the type of each field that is read."""
 
     def __init__(self, found: object) -> None:
         if not isinstance(found, dict):
@@ -316,24 +316,24 @@ class _Fields:
         self.found: dict[str, Any] = found
 
     def number(self, name: str, older: int | None = None) -> int:
-        """`older` is what a record means that was written before the field was known."""
+        """`older` is the value for records that were written before this field existed."""
         value = self.found[name] if older is None else self.found.get(name, older)
         if type(value) is not int:
-            raise TypeError(f"{name} is {value!r}")
+            raise TypeError(f"{name} cannot be {value!r}")
         return value
 
     def text(self, name: str) -> str:
         value = self.found[name]
         if not isinstance(value, str):
-            raise TypeError(f"{name} is {value!r}")
+            raise TypeError(f"{name} cannot be {value!r}")
         return value
 
     def group(self, name: str) -> _Fields:
-        """Fields of their own; none if they were not known when the record was written."""
+        """A nested object; empty for records that were written before it existed."""
         return _Fields(self.found.get(name, {}))
 
     def items(self, name: str, older: list[Any] | None = None) -> list[Any]:
         value = self.found[name] if older is None else self.found.get(name, older)
         if not isinstance(value, list):
-            raise TypeError(f"{name} is {value!r}")
+            raise TypeError(f"{name} cannot be {value!r}")
         return value

@@ -1,4 +1,4 @@
-"""Reads what a stream has in object storage, through lists of segments that may be objects themselves."""
+"""Reads the part of a stream that is in object storage, through lists of segments that may be objects themselves."""
 
 from __future__ import annotations
 
@@ -17,25 +17,23 @@ from pydanube.wire.batch import Batch
 
 @dataclass(frozen=True, slots=True)
 class ColdTier:
-    """Of one broker."""
+    """The object storage of one broker."""
 
     segments: Segments
     reader: ColdReader
     settings: TierSettings
-    place: str = "object storage"  # as it may be shown
-    tables: str | None = None  # the URI of the place, as readers of tables write it
-    why_no_tables: str = "it is not set up for tables"  # if there is none
-    told: tuple[str, Mapping[str, str]] | None = None  # URL and options for who has credentials of their own
+    location: str = "object storage"  # for people, without credentials
+    tables: str | None = None  # the URI of the location, as readers of tables write it
+    why_no_tables: str = "it is not set up for tables"  # if there is no such URI
+    client_access: tuple[str, Mapping[str, str]] | None = None  # URL and options for clients with their own credentials
 
 
 class ColdReader:
-    """Shared by all streams of a broker. Without `segments` there is no object storage, and it says so."""
+    """Shared by all streams of a broker. Without `segments` there is no object storage, and reads fail."""
 
     def __init__(self, segments: Segments | None) -> None:
         self._segments = segments
-        self._listed: OrderedDict[str, tuple[Entry, ...]] = (
-            OrderedDict()
-        )  # what index objects say, used last at the end
+        self._listed: OrderedDict[str, tuple[Entry, ...]] = OrderedDict()  # index objects, the last used at the end
 
     @property
     def segments(self) -> Segments:
@@ -44,7 +42,7 @@ class ColdReader:
         return self._segments
 
     async def read(self, stream: str, cold: Cold, offset: int, bytes_max: int) -> list[Batch]:
-        """Batches from `offset` on, or from the next row behind a gap; none if it lies behind all segments."""
+        """Batches from `offset` on, or from the next row after a gap; none if it is after all segments."""
         while (segment := await self.find(stream, cold.entries, offset)) is not None:
             key = segment_key(stream, segment.plan)
             if batches := await self.segments.read(key, segment, max(offset, segment.first), bytes_max):
@@ -53,7 +51,7 @@ class ColdReader:
         return []
 
     async def find(self, stream: str, entries: Sequence[Entry], offset: int) -> Segment | None:
-        """The segment that holds `offset`, or the next one behind a gap."""
+        """The segment that contains `offset`, or the next one after a gap."""
         found = find_entry(entries, offset)
         while isinstance(found, SegmentIndex):
             found = find_entry(await self.entries(stream, found), offset)
@@ -74,7 +72,7 @@ class ColdReader:
 
 
 def tier_bounds(tier: ColdTier | None, ledger_bytes: int, ledger_seconds: float) -> tuple[int, float]:
-    """How large and how old a ledger may grow: with a cold tier no more than a segment."""
+    """How large and how old a ledger may become: with a cold tier no more than a segment."""
     if tier is None:
         return ledger_bytes, ledger_seconds
     return min(ledger_bytes, tier.settings.segment_bytes), min(ledger_seconds, tier.settings.ledger_seconds)

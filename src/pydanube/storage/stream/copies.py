@@ -1,7 +1,7 @@
-"""Reads a ledger from its copies: from the first that can serve it, and over what every one of them has lost.
+"""Reads a ledger from its copies: from the first that can serve it, and past entries that none of them has any more.
 
-It decides nothing about a ledger. A copy that cannot be asked may have what is asked for, so no gap is passed over
-without every copy's word.
+It decides nothing about a ledger. A copy that does not answer may have the entry, so a gap is skipped only if every
+copy says that it lacks the entry.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ GONE = (EntryMissing, LedgerNotFound, NodeReplaced)  # this copy does not have i
 
 
 def is_damage(error: object) -> bool:
-    """Whether a copy has lost what was asked for, and will not have it later."""
+    """Whether a copy has lost the entry for good."""
     return isinstance(error, LedgerDamaged) and not error.retriable
 
 
-async def behind_damage(ledger: LedgerId, offset: int, copies: Sequence[StorageNode]) -> int | None:
-    """Where the first entry after `offset` starts that some copy can read; None if none has any."""
-    asked = (node.find_sound(ledger, offset + 1) for node in copies)
-    answers = await asyncio.gather(*asked, return_exceptions=True)
+async def after_damage(ledger: LedgerId, offset: int, copies: Sequence[StorageNode]) -> int | None:
+    """The base offset of the first entry after `offset` that some copy can read; None if there is none."""
+    searches = (node.find_intact(ledger, offset + 1) for node in copies)
+    answers = await asyncio.gather(*searches, return_exceptions=True)
     return min([answer for answer in answers if isinstance(answer, int)], default=None)
 
 
 class CopyReader:
-    """For one stream. `end` says up to which offset of a ledger readers may see."""
+    """For one stream. `end` returns the last offset of a ledger that readers may see."""
 
     def __init__(self, name: str, nodes: StorageNodes, end: Callable[[LedgerRecord], int]) -> None:
         self._name = name
         self._nodes = nodes
         self._end = end
-        self._silent: dict[NodeIdentity, None] = {}  # did not answer in time: the others are asked first
+        self._silent: dict[NodeIdentity, None] = {}  # did not answer in time: the others are tried first
 
     async def read(self, ledger: LedgerRecord, offset: int, bytes_max: int) -> list[Batch]:
-        """From the first copy that can serve it; `EntryMissing` only if every copy says that it has none."""
+        """From the first copy that can serve it; `EntryMissing` only if every copy says that it lacks the entry."""
         errors: list[DanubeError] = []
         for identity in sorted(ledger.nodes, key=self._silent.__contains__):
             try:
@@ -65,13 +65,14 @@ class CopyReader:
             if visible:
                 return visible
         others = [error for error in errors if not isinstance(error, GONE)]
-        others.sort(key=is_damage)  # only if that is all that is wrong
+        others.sort(key=is_damage)  # damage is reported only if nothing else went wrong
         raise others[0] if others else EntryMissing(f"{self._name}: no copy has offset {offset}")
 
-    async def behind_gap(self, ledger: LedgerRecord, offset: int) -> int:
-        """A power cut took what was only buffered. If every copy says so, reading goes on at the next entry.
+    async def after_gap(self, ledger: LedgerRecord, offset: int) -> int:
+        """The offset of the next entry, after entries that were only buffered when the power failed.
 
-        A copy that never heard of the ledger was away when it was made, and lacks the entry as well.
+        Every copy has to say that it lacks them. One that does not know the ledger was down when it was created, and
+        lacks them as well.
         """
         answers = await asyncio.gather(
             *(self._nodes.get(identity).find_next(ledger.id, offset) for identity in ledger.nodes),
@@ -79,9 +80,9 @@ class CopyReader:
         )
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, GONE):
-                raise answer  # a copy that cannot be asked may have it
+                raise answer  # a copy that does not answer may have it
         if all(isinstance(answer, LedgerNotFound) for answer in answers):
-            raise LedgerNotFound(f"{self._name}: no copy has ledger {ledger.id}")  # an ack quorum of them once did
+            raise LedgerNotFound(f"{self._name}: no copy has ledger {ledger.id}")  # although an ack quorum created it
         found = [answer for answer in answers if isinstance(answer, int)]
         end = self._end(ledger)
         following = min([first for first in found if first > offset], default=end + 1)

@@ -1,6 +1,6 @@
-"""A topic's messages: its stream with the tail cache in front, read as one from any offset or time, and trimmed.
+"""A topic's messages: its stream and the tail cache, read as one from any offset or time.
 
-It knows nothing of subscriptions; they tell it what may go.
+It knows nothing of subscriptions: its caller passes what they still need.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydanube.wire.batch import Batch
 
 
 class ManagedLedger:
-    """Appends and reads for one topic. `changed` is called when more is confirmed or something went wrong."""
+    """Appends and reads for one topic. `changed` is called when more is confirmed, or with the error of an append."""
 
     def __init__(self, stream: Stream, cache: TailCache, changed: Callable[[BaseException | None], None]) -> None:
         self.stream = stream
@@ -28,26 +28,26 @@ class ManagedLedger:
         self._changed = changed
         self._create_future = asyncio.get_running_loop().create_future
         self._pending: deque[Batch] = deque()  # appended, not confirmed yet
-        self.hidden_from: int | None = None  # what lies from here on is seen when all of it is there
+        self.hidden_from: int | None = None  # messages from here on are not visible yet
 
     @property
     def confirmed_end(self) -> int:
-        """Offsets below it may be seen; the next message gets this one or a higher one."""
+        """Offsets below it are visible; the next message gets this offset or a higher one."""
         end = self.written_end
         return end if self.hidden_from is None else min(end, self.hidden_from)
 
     @property
     def written_end(self) -> int:
-        """Offsets below it are durable, whether or not they may be seen yet."""
+        """Offsets below it are durable, whether or not they are visible yet."""
         return self.stream.confirmed + 1
 
     @property
     def first(self) -> int:
-        """The first offset that is still there, or will be. What was trimmed may have left a gap behind it."""
+        """The first offset that still exists, or the next one if there is none. A gap may follow it after trimming."""
         return min(self.stream.first, self.confirmed_end)
 
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
-        """The batch with its offsets, and a future that is the caller's own: to cancel it harms nobody."""
+        """The batch with its offsets, and a future that belongs to the caller: cancelling it affects nobody else."""
         try:
             stamped, confirmed = self.stream.append(batch)
         except DanubeError as error:
@@ -65,9 +65,9 @@ class ManagedLedger:
                 answer.set_result(None)
             else:
                 answer.set_exception(error)
-                answer.exception()  # whoever waits still gets it
+                answer.exception()  # whoever waits still gets it; if nobody does, asyncio does not complain
         if error is not None:
-            self._pending.clear()  # recovery decides what became of them; readers find them in the stream
+            self._pending.clear()  # recovery decides whether they were stored; if so, they are read from the stream
             self._changed(error)
             return
         end = self.stream.confirmed + 1
@@ -77,11 +77,11 @@ class ManagedLedger:
         self._changed(None)
 
     def find(self, offset: int) -> Batch | None:
-        """The confirmed batch that holds `offset`, if it is in the cache."""
+        """The visible batch that contains `offset`, if it is in the cache."""
         return None if self._hides(offset) else self._tail.find(offset)
 
     async def read(self, offset: int, bytes_max: int = READ_AHEAD_BYTES) -> list[Batch]:
-        """Confirmed batches from the one that holds `offset` on, or from the next if that offset was never used."""
+        """Visible batches from the one that contains `offset` on, or from the next one if it was never used."""
         if self._hides(offset):
             raise OffsetNotConfirmed(f"offset {offset} of {self.stream.name} is not visible yet")
         cached = self._tail.find(offset)
@@ -96,7 +96,7 @@ class ManagedLedger:
         return shown
 
     async def read_around(self, offset: int) -> tuple[list[Batch], int]:
-        """Also what may not be seen yet, or none where they are damaged, and where to go on: for who can do without."""
+        """Batches from `offset` on, visible or not, and the offset after them; none where they are damaged."""
         try:
             cached = self._tail.find(offset)
             batches = [cached] if cached is not None else await self.stream.read(offset, READ_AHEAD_BYTES)
@@ -112,7 +112,7 @@ class ManagedLedger:
         return self.stream.past_lost(offset)
 
     async def find_time(self, time: int) -> int:
-        """The first offset appended at or after `time`, the confirmed end if there is none. Append times never fall."""
+        """The first offset appended at or after `time`; the confirmed end if there is none."""
         low, high = self.first, self.confirmed_end
         while low < high:
             middle = (low + high) // 2
@@ -127,7 +127,7 @@ class ManagedLedger:
         return await self._skip_gap(low)
 
     async def _skip_gap(self, offset: int) -> int:
-        """The first offset from here on that a message has; the confirmed end if none has."""
+        """The offset of the first message at or after `offset`; the confirmed end if there is none."""
         if self.past_lost(offset) >= self.confirmed_end:
             return self.confirmed_end
         return max(offset, (await self.read(offset, 1))[0].base_offset)
@@ -156,7 +156,7 @@ class ManagedLedger:
 
 
 def _for_publishers(error: BaseException) -> DanubeError:
-    """Whatever a ledger died of, it is worth sending the batch again: the stream continues in a new ledger."""
+    """Whatever made a ledger fail, the batch can be sent again: the stream continues in a new ledger."""
     if isinstance(error, DanubeError) and (error.retriable or isinstance(error, BatchInvalid)):
         return error
     return QuorumLost(str(error))

@@ -1,6 +1,6 @@
-"""One owner's hold on a stream's record in the catalogue: a new epoch, and then every decision by compare-and-set.
+"""The ownership of a stream: a new epoch in the catalogue, and then every change of its record by compare-and-set.
 
-It knows the record as this owner last stored it, and finds out when somebody else has taken the stream. It decides
+It has the record as this owner last stored it, and notices when somebody else has taken the stream. It decides
 nothing itself.
 """
 
@@ -28,7 +28,7 @@ Change = Callable[[StreamRecord], StreamRecord]
 
 
 class Ownership:
-    """`Ownership.take` makes it. `changing` is held by whoever makes a decision of several steps."""
+    """From `Ownership.take`. A change that takes several steps holds the lock `changing`."""
 
     def __init__(self, name: str, catalog: Catalog, token: str, retry_seconds: float) -> None:
         self.name = name

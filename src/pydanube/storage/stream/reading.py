@@ -1,6 +1,6 @@
-"""The reading half of a stream: from the first copy that can serve it, from object storage, past what was given up.
+"""The reading half of a stream: from the first copy that can serve it, or from object storage.
 
-It shows only what is confirmed, and never passes over what is damaged: that is an error until somebody gives it up.
+It shows only confirmed messages. Damaged ones are an error until somebody gives them up; then they are skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydanube.base.ids import NO_OFFSET, LedgerId
 from pydanube.base.limits import DAMAGE_LOGGED_MAX, LOST_RANGES_MAX, READ_AHEAD_BYTES
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.stream.cold import ColdReader
-from pydanube.storage.stream.copies import CopyReader, behind_damage
+from pydanube.storage.stream.copies import CopyReader, after_damage
 from pydanube.storage.stream.ownership import Ownership
 from pydanube.stream.record import LedgerRecord, LostRange, Phase, StreamRecord
 from pydanube.stream.segments import SegmentPlan
@@ -30,25 +30,25 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 _logged: WeakKeyDictionary[StorageNodes, dict[tuple[str, int, int], None]] = WeakKeyDictionary()
-"""Damage that was logged, by the nodes of its broker: every attempt to open a topic makes other streams."""
+"""Damage that was logged, by the nodes of its broker: every attempt to open a topic makes new `Stream` objects."""
 
 
 def log_once(nodes: StorageNodes, stream: str, error: OffsetsDamaged, cause: DanubeError) -> None:
     logged = _logged.setdefault(nodes, {})
-    place = (stream, error.first, error.last)
-    if place not in logged:
+    damage = (stream, error.first, error.last)
+    if damage not in logged:
         log.error("%s (%s)", error, cause)
-        logged[place] = None
+        logged[damage] = None
         if len(logged) > DAMAGE_LOGGED_MAX:
             del logged[next(iter(logged))]
 
 
 class StreamReader:
-    """What `Stream` is to its readers. It says itself which offsets are `confirmed`."""
+    """The part of `Stream` that reads; `Stream` itself defines `confirmed`."""
 
     def __init__(self, ownership: Ownership, nodes: StorageNodes, cold: ColdReader | None) -> None:
         self.name = ownership.name
-        self.title = ownership.name  # what people call it
+        self.title = ownership.name  # for logs and errors
         self._ownership = ownership
         self._nodes = nodes
         self._cold = cold or ColdReader(None)
@@ -57,19 +57,24 @@ class StreamReader:
 
     @property
     def record(self) -> StreamRecord:
-        """What the catalogue has, as far as this owner knows."""
+        """The record in the catalogue, as this owner last stored it."""
         return self._ownership.record
 
     @property
+    def first(self) -> int:
+        """The first offset that still exists, or the next one if there is none."""
+        return self.record.first
+
+    @property
     def damaged(self) -> dict[int, int]:
-        """First and last offsets of what was found damaged, is still there, and nobody gave up yet."""
+        """First and last offsets of the ranges that were found damaged and neither deleted nor given up yet."""
         if self._damaged:
             first = self.record.first
             self._damaged = {start: last for start, last in self._damaged.items() if last >= first}
         return self._damaged
 
     def damage_at(self, offset: int) -> OffsetsDamaged | None:
-        """What was found damaged there, without looking for more."""
+        """The damage already found at `offset`, without reading."""
         for first, last in self.damaged.items():
             if first <= offset <= last:
                 return OffsetsDamaged.between(first, last, self.title)
@@ -77,11 +82,11 @@ class StreamReader:
 
     @property
     def confirmed(self) -> int:
-        """The last offset that anybody may see; never goes back."""
+        """The last offset that anybody may see; never decreases."""
         raise NotImplementedError
 
     async def read(self, offset: int, bytes_max: int) -> list[Batch]:
-        """Confirmed batches from the one that holds `offset` on, or from the next if that offset was never used."""
+        """Confirmed batches from the one that contains `offset` on, or from the next one if it was never used."""
         if offset > self.confirmed:
             raise OffsetNotConfirmed(f"offset {offset} of {self.name} is not confirmed")
         offset = self.past_lost(offset)
@@ -95,7 +100,7 @@ class StreamReader:
         try:
             return await self._read_ledger(ledger, offset, bytes_max)
         except DanubeError as error:
-            if offset < self.record.cold.end:  # evicted just now, or this copy of it is damaged
+            if offset < self.record.cold.end:  # evicted just now, or the local copy is damaged
                 return await self._read_cold(offset, bytes_max)
             if not isinstance(error, EntryMissing):
                 raise
@@ -103,14 +108,14 @@ class StreamReader:
                 return await self.read(first, bytes_max)
             if ledger.durability is not Durability.BUFFERED:
                 raise
-            return await self.read(await self._copies.behind_gap(ledger, offset), bytes_max)
+            return await self.read(await self._copies.after_gap(ledger, offset), bytes_max)
 
     def past_lost(self, offset: int) -> int:
         """The offset itself, or the next one that was not given up as damaged."""
         return self.record.past_lost(offset)
 
     async def find_damage(self) -> list[tuple[LedgerId, LostRange]]:
-        """Reads all that lies on the nodes and nowhere else; what no copy can serve, and nobody has given up yet."""
+        """Reads everything that only the nodes have; returns what no copy can serve and nobody has given up yet."""
         found: list[tuple[LedgerId, LostRange]] = []
         record = self.record
         for ledger in [ledger for ledger in record.ledgers if not record.is_dead(ledger)]:
@@ -120,12 +125,12 @@ class StreamReader:
                 try:
                     offset = (await self._read_ledger(ledger, offset, READ_AHEAD_BYTES))[-1].last_offset + 1
                 except EntryMissing:
-                    if offset < self._needed_from:  # deleted, or evicted, while this went on
+                    if offset < self._needed_from:  # deleted or evicted meanwhile
                         offset = self._needed_from
                         continue
                     if ledger.durability is not Durability.BUFFERED:
                         raise
-                    offset = await self._copies.behind_gap(ledger, offset)
+                    offset = await self._copies.after_gap(ledger, offset)
                 except OffsetsDamaged as damage:
                     lost = _lost(damage.first, damage.last, ledger.unknown_from)
                     found += [(ledger.id, each) for each in lost]
@@ -134,7 +139,7 @@ class StreamReader:
 
     @property
     def _needed_from(self) -> int:
-        """From here on messages lie on the nodes and nowhere else."""
+        """The first offset of the part that only the nodes have."""
         return max(self.record.first, self.record.cold.end)
 
     async def _read_cold(self, offset: int, bytes_max: int) -> list[Batch]:
@@ -145,11 +150,11 @@ class StreamReader:
             if self.record.cold == record.cold:
                 raise
             return await self.read(max(offset, self.record.first), bytes_max)  # merged or trimmed meanwhile
-        # Behind the last segment, or, when all segments were deleted, behind where the last one ended.
+        # After the last segment, or, if all segments were deleted, after the end of the last one.
         return batches or await self.read(max(record.cold.end, record.cold.local_from), bytes_max)
 
     async def read_planned(self, plan: SegmentPlan) -> AsyncIterator[Batch]:
-        """What a planned segment is to hold, from the nodes, whatever readers may see of it by now."""
+        """The batches of a planned segment, from the nodes, even if readers may no longer see them."""
         for ledger in self.record.ledgers.reaching(plan.first):
             if ledger.first > plan.last:
                 return
@@ -160,24 +165,24 @@ class StreamReader:
                 except EntryMissing:
                     if ledger.durability is not Durability.BUFFERED:
                         raise
-                    offset = await self._copies.behind_gap(ledger, offset)
+                    offset = await self._copies.after_gap(ledger, offset)
                     continue
                 for batch in batches:
                     if batch.base_offset > plan.last:
                         return
-                    passed = max(0, offset - batch.base_offset)
-                    yield batch.slice(passed, min(batch.last_offset, plan.last) - batch.base_offset + 1 - passed)
+                    skipped = max(0, offset - batch.base_offset)
+                    yield batch.slice(skipped, min(batch.last_offset, plan.last) - batch.base_offset + 1 - skipped)
                     offset = batch.last_offset + 1
 
     async def _read_ledger(self, ledger: LedgerRecord, offset: int, bytes_max: int) -> list[Batch]:
-        """`OffsetsDamaged` if every copy that had it has lost it."""
+        """Raises `OffsetsDamaged` if the offset is damaged on every copy that had it."""
         try:
             return await self._copies.read(ledger, offset, bytes_max)
         except LedgerDamaged as damage:
             if damage.retriable:
                 raise
             nodes = [self._nodes.get(identity) for identity in ledger.nodes]
-            following = await behind_damage(ledger.id, offset, nodes)
+            following = await after_damage(ledger.id, offset, nodes)
             end = min([self._end(ledger), *(each.first - 1 for each in self.record.lost if each.first > offset)])
             last = end if following is None else max(offset, min(following - 1, end))
             error = OffsetsDamaged.between(offset, last, self.title)
@@ -192,7 +197,7 @@ class StreamReader:
 
 
 def _lost(first: int, last: int, unknown_from: int) -> list[LostRange]:
-    """One range, or the part of it that is known and the part of which nobody can tell."""
+    """One range, or two: the part that messages are known to have had, and the part where that is unknown."""
     if unknown_from == NO_OFFSET or last < unknown_from:
         return [LostRange(first, last)]
     known = [LostRange(first, unknown_from - 1)] if first < unknown_from else []

@@ -1,9 +1,9 @@
-"""Recovers a ledger whose writer is gone: fence, read on from what was confirmed, finish it, decide the end.
+"""Recovers a ledger whose writer is gone: fences it, reads on from the last confirmed entry, decides where it ends.
 
-Only an entry that enough nodes truly lack is dropped. Where too few can answer, nothing is decided and the caller tries
-again later: waiting is always safe, guessing never. It continues once enough nodes have answered, so that one that
-is slow or silent holds up nothing. Where all have answered and the entry is damaged, nobody will ever have it: the
-ledger ends behind it, and whoever reads it is told.
+Only an entry that enough nodes truly lack is dropped. If too few can answer, nothing is decided and the caller tries
+again later: waiting is always safe, guessing never. It continues once enough nodes have answered, so a slow or silent
+node delays nothing. If all have answered and the entry is damaged, it cannot be restored: the ledger ends after it,
+and readers get an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydanube.base.ids import NO_OFFSET, Epoch
 from pydanube.base.limits import OFFSET_MAX, READ_AHEAD_BYTES, RECOVERY_AHEAD_BYTES, WRITER_LAG_BYTES_MAX
 from pydanube.ports.storage import LedgerStatus, StorageNode, StorageNodes
 from pydanube.storage.stream.answers import Answers, RetryingCaller
-from pydanube.storage.stream.copies import behind_damage, is_damage
+from pydanube.storage.stream.copies import after_damage, is_damage
 from pydanube.stream.quorum import (
     acknowledged,
     counts_as_absence,
@@ -34,18 +34,18 @@ from pydanube.wire.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """What recovery found: the last offset that may have been acknowledged, and where the next ledger may start."""
+class LedgerEnd:
+    """The result: the last offset that may have been acknowledged, and the first that the next ledger may use."""
 
     last: int
     next_offset: int
-    bytes: int = 0  # of one copy, about: every node has its part of the entries
+    bytes: int = 0  # of one copy, approximately: each node has only a part of the entries
     newest: int = 0  # append time of the last entry; 0 if it is lost
-    unknown_from: int = NO_OFFSET  # nobody can tell whether messages had the offsets from here to the last
+    unknown_from: int = NO_OFFSET  # unknown whether messages had the offsets from here to the last
 
 
-async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes) -> Ending:
-    """Run by the owner of `epoch`, after the catalogue says so."""
+async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes) -> LedgerEnd:
+    """To be called by the owner of `epoch`, once the catalogue records it as the owner."""
     recovery = _Recovery(record, epoch, [nodes.get(identity) for identity in record.nodes])
     try:
         return await recovery.run()
@@ -55,14 +55,14 @@ async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes
 
 @dataclass(slots=True)
 class _Finishing:
-    """An entry on its way to its ack quorum."""
+    """An entry that is being sent to its write set again."""
 
     batch: Batch
     answers: Answers[None]
 
 
 class _Recovery:
-    """One attempt. What it asked and nobody waits for any more may still happen: repeating any of it is harmless."""
+    """One attempt. Calls that nobody waits for any more may still take effect: repeating them is harmless."""
 
     def __init__(self, record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNode]) -> None:
         self._record = record
@@ -70,13 +70,13 @@ class _Recovery:
         self._copies = copies
         self._indexes = range(len(copies))
         self._fences: Answers[LedgerStatus] = Answers({})
-        self._lag = [0] * len(copies)  # bytes of entries that each copy has not answered for
-        self._confirmed = record.first - 1  # what has its ack quorum, with everything before it
+        self._lag = [0] * len(copies)  # bytes of entries that each copy has not answered yet
+        self._confirmed = record.first - 1  # the last offset that the ack quorum has, with everything before it
         self._finishing: deque[_Finishing] = deque()  # in offset order
         self._finishing_bytes = 0
         self.caller = RetryingCaller()
 
-    async def run(self) -> Ending:
+    async def run(self) -> LedgerEnd:
         record = self._record
         await self._fence()
         fenced = list(self._fences.results.values())
@@ -84,7 +84,7 @@ class _Recovery:
         offset, newest, unknown_from = self._confirmed + 1, 0, NO_OFFSET
         while (batches := await self._find(offset)) != []:
             if batches is None:
-                newest, following = 0, await behind_damage(record.id, offset, self._copies)
+                newest, following = 0, await after_damage(record.id, offset, self._copies)
                 if following is None:
                     unknown_from, offset = _damaged_end(offset, fenced)
                     break
@@ -105,12 +105,12 @@ class _Recovery:
         if record.durability is Durability.BUFFERED:
             next_offset = max([offset, *(status.reserved for status in fenced)])
         size = sum(status.bytes for status in fenced) * len(self._copies) // (len(fenced) * record.copies.write)
-        return Ending(offset - 1, next_offset, size, newest or await self._newest(offset - 1), unknown_from)
+        return LedgerEnd(offset - 1, next_offset, size, newest or await self._newest(offset - 1), unknown_from)
 
     # -- fencing -----------------------------------------------------------------------------------------------------
 
     async def _fence(self) -> None:
-        """Until enough copies are; one that answers later counts from then on."""
+        """Returns when enough copies are fenced; one that answers later counts from then on."""
         record, indexes, call = self._record, self._indexes, self.caller.call
         fences = self._fences = Answers(
             {index: call(self._copies[index].fence, record.id, self._epoch) for index in indexes}
@@ -119,7 +119,7 @@ class _Recovery:
         if not fenced_enough(indexes, fences.results, record.copies):
             full = [error for error in fences.errors.values() if isinstance(error, DiskFull)]
             if full and len(full) + len(fences.results) == len(indexes):
-                raise full[0]  # that is all that is wrong, so it is what people should hear
+                raise full[0]  # nothing else is wrong, so this is the error that helps
             raise LedgerUnrecoverable(
                 f"ledger {record.id}: {len(fences.results)} of {len(indexes)} nodes are fenced: {fences.causes}"
             )
@@ -127,9 +127,9 @@ class _Recovery:
     # -- reading on --------------------------------------------------------------------------------------------------
 
     async def _find(self, offset: int) -> list[Batch] | None:
-        """The entry at `offset` and those that follow it on the same node; empty once enough truly lack the entry.
+        """The entry at `offset` and those that follow it on the same node; empty if enough nodes truly lack it.
 
-        None if all nodes are fenced and have answered, and those that do not lack it have lost it.
+        None if all nodes are fenced and have answered, and the entry is damaged on those that had it.
         """
         while True:
             fenced = frozenset(self._fences.results)
@@ -138,16 +138,16 @@ class _Recovery:
                 return found
             if len(fenced) == len(self._indexes) and _all_lost(reads):
                 return None
-            more = self._fences.results.keys() != fenced  # fenced meanwhile: what it said before did not count
+            more = self._fences.results.keys() != fenced  # another node was fenced meanwhile, so it is asked again
             if not more and not await self._fences.one_more():
                 raise LedgerUnrecoverable(
                     f"ledger {self._record.id}, offset {offset}: too few nodes are known not to have it: {reads.causes}"
                 )
 
     async def _look(self, offset: int, fenced: Collection[int]) -> tuple[list[Batch] | None, Answers[list[Batch]]]:
-        """What any node of the write set has, or nothing for certain; None if it cannot be told. And what they said.
+        """The entries that a node of the write set has, or none if that is certain, or None; and all answers.
 
-        An absence counts only if the node was fenced before it was asked.
+        An absence counts only if the node was fenced before the call.
         """
         record, call = self._record, self.caller.call
         asked = write_set(self._indexes, offset, record.copies.write)
@@ -163,7 +163,7 @@ class _Recovery:
         return ([] if absent() else None), reads
 
     async def _newest(self, last: int) -> int:
-        """The append time of the last entry, from whoever has it."""
+        """The append time of the last entry, from any node that has it."""
         record, call = self._record, self.caller.call
         if last < record.first:
             return 0
@@ -183,7 +183,9 @@ class _Recovery:
         record, call = self._record, self.caller.call
         appends: dict[int, Future[None]] = {}
         for index in write_set(self._indexes, batch.base_offset, record.copies.write):
-            if self._lag[index] <= WRITER_LAG_BYTES_MAX:  # else it is far behind or silent: the others must do
+            if (
+                self._lag[index] <= WRITER_LAG_BYTES_MAX
+            ):  # else it is far behind or silent: the other nodes have to suffice
                 appends[index] = append = call(
                     self._copies[index].append, record.id, self._epoch, batch, self._confirmed
                 )
@@ -198,7 +200,7 @@ class _Recovery:
         self._lag[index] -= size
 
     async def _finish_first(self) -> None:
-        """The oldest of them has its ack quorum when this returns."""
+        """Waits until the oldest entry has its ack quorum."""
         record = self._record
         first = self._finishing.popleft()
         batch, answers = first.batch, first.answers
@@ -219,14 +221,14 @@ class _Recovery:
 
 
 def _all_lost(reads: Answers[list[Batch]]) -> bool:
-    """Whether nobody has the entry, nobody may have it later, and some have lost it."""
+    """Whether all nodes have answered, none has the entry or may get it later, and it is damaged on some."""
     errors = list(reads.errors.values())
     settled = all(is_damage(error) or isinstance(error, EntryMissing | LedgerNotFound) for error in errors)
     return settled and len(errors) == reads.asked and any(map(is_damage, errors))
 
 
 def _damaged_end(offset: int, fenced: Collection[LedgerStatus]) -> tuple[int, int]:
-    """From where on nobody can tell, and one after the last offset that may have been used; `offset` is damaged."""
+    """The first offset of the unknown part, and the one after the last that may have been used; `offset` is damaged."""
     last = max([offset, *(max(status.last, status.lost_through) for status in fenced)])
     if last < OFFSET_MAX:
         return NO_OFFSET, last + 1

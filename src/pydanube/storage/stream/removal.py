@@ -1,7 +1,7 @@
-"""Removes a stream for good: what its ledgers hold on the nodes and its objects first, then the record that names them.
+"""Removes a stream for good: first its ledgers on the nodes and its objects, then the record that names them.
 
-In this order a crash leaves a record behind, never a ledger or an object that nobody knows of: whoever finds the record
-does all of it again. Only for streams that nobody will open any more.
+In this order a crash leaves a record behind, never a ledger or an object that nobody knows of: the removal is simply
+repeated. Only for streams that nobody will open any more.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ TABLE_LOG = "_delta_log/"
 async def remove_stream(
     name: str, catalog: Catalog, nodes: StorageNodes, randomness: Randomness, cold: ColdReader | None = None
 ) -> None:
-    """Returns when nothing of it is left. After an error some of it is; the next call continues with that."""
+    """Returns when nothing of it is left. After an error, the next call continues with the rest."""
     while True:
         record, version = await catalog.load(name)
         if not version:
             return
-        taken = record.taken_over(randomness.bytes(8).hex())  # an owner that still writes opens no more ledgers
+        taken = record.taken_over(
+            randomness.bytes(8).hex()
+        )  # an owner that is still writing cannot open another ledger
         try:
             version = await catalog.store(name, taken, version, record)
             while taken.ledgers:
@@ -35,17 +37,17 @@ async def remove_stream(
                     raise why
                 for part in taken.ledgers.in_parts(deleted):
                     before, taken = taken, taken.without(part)
-                    if taken.ledgers:  # of a stream with very many, which goes in several steps
+                    if taken.ledgers:  # a stream with very many is removed in several steps
                         version = await catalog.store(name, taken, version, before)
             if record.cold != Cold():
                 await _delete_objects(name, record.cold, cold or ColdReader(None))
             return await catalog.delete(name, version)
         except CatalogConflict:
-            continue  # an owner's last decision, or somebody else who removes it
+            continue  # the owner stored a last decision, or somebody else removes the stream too
 
 
 async def _delete_objects(name: str, cold: Cold, reader: ColdReader) -> None:
-    """Those that the record names, and the log of the table they are in; what others put beside them stays."""
+    """The objects that the record names, and the log of their table; objects of others in the same folder stay."""
     segments = reader.segments
     plans = [plan for plan in (cold.planned, cold.merging) if plan is not None]
     for key in [*(each.key for each in cold.doomed), *(segment_key(name, plan) for plan in plans)]:
@@ -58,7 +60,7 @@ async def _delete_objects(name: str, cold: Cold, reader: ColdReader) -> None:
 
 
 async def _delete_entry(name: str, entry: Entry, reader: ColdReader) -> None:
-    """An index after what it lists; one that is lost has nothing to say any more."""
+    """An index is deleted after the entries it lists. If it is missing, its entries cannot be found any more."""
     if isinstance(entry, Segment):
         return await reader.segments.delete(segment_key(name, entry.plan))
     assert isinstance(entry, SegmentIndex)

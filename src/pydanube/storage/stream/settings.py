@@ -1,4 +1,4 @@
-"""The settings of one stream, which its topic decides."""
+"""The settings of one stream, which depend on its topic."""
 
 from __future__ import annotations
 

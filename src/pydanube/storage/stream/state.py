@@ -1,11 +1,11 @@
 """The states of a stream that somebody owns. It is in exactly one of them, and `NEXT` says what may follow.
 
 ```
-            recovered, but lazy                first append
-  Opening ──────────────────────► Idle ──────────────────────► Beginning
-     │ ▲                                                         │   ▲
-     │ └── a ledger failed (from Open and Beginning)      begun  ▼   │ full, old
-     └──────────────────────────────────────────────────────────► Open
+              recovered, lazy            first append
+  Opening ──────────────────► Idle ──────────────────► Beginning
+     │ ▲                                                 │   ▲
+     │ └── a ledger failed (Open, Beginning)       begun ▼   │ rolled
+     └──────────────────────────────────────────────────► Open
 ```
 
 Any of them can become `TakenOver` or `Closed`, and nothing leads back from there.
@@ -22,11 +22,11 @@ from pydanube.storage.stream.writer import LedgerWriter
 
 @dataclass(frozen=True, slots=True)
 class WithoutWriter:
-    """No ledger takes appends."""
+    """A state in which no ledger takes appends."""
 
     writer: ClassVar[None] = None
     why: DanubeError
-    ending: LedgerWriter | None = None  # the last ledger, while a stream that is closed waits for its last appends
+    ending: LedgerWriter | None = None  # the last ledger, while closing waits for its appends
 
 
 class Opening(WithoutWriter):
@@ -34,7 +34,7 @@ class Opening(WithoutWriter):
 
 
 class Idle(WithoutWriter):
-    """Recovered, and without a ledger: the stream is lazy, or its nodes have too many. The next append makes one."""
+    """Recovered, and without an open ledger: the stream is lazy, or its nodes have too many ledgers."""
 
 
 class TakenOver(WithoutWriter):
@@ -42,7 +42,7 @@ class TakenOver(WithoutWriter):
 
 
 class Closed(WithoutWriter):
-    """The owner has let go."""
+    """The owner has closed the stream."""
 
 
 @dataclass(frozen=True, slots=True)

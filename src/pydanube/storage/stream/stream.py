@@ -1,8 +1,8 @@
-"""A topic's stream on storage nodes, as its owner holds it: one open ledger after the other, read back as one.
+"""A stream in the hands of its owner: one open ledger after the other on storage nodes, read back as one.
 
 Taking a stream means taking a new epoch in the catalogue, recovering the ledger that was left open, and opening a new
-one. After a lost quorum, a full disk or a fencing it does the same again, until it works or somebody else owns the
-stream. Readers see only what is confirmed. `state.py` has the states; only `Stream._enter` changes them.
+one. After a lost quorum, a full disk or a fencing the owner does the same again, until it works or somebody else owns
+the stream. Readers see only what is confirmed. `state.py` has the states; only `Stream._enter` changes them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 
 from pydanube.base.errors import DanubeError, NodeClosed, OwnershipLost, TooManyLedgers
 from pydanube.base.ids import NO_OFFSET, Epoch
-from pydanube.base.limits import LEDGERS_SWEPT_MAX, SECOND
+from pydanube.base.limits import SECOND
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Stream(StreamReader):
-    """One owner's hold on a stream. `Stream.take` makes it; when it is lost, it stays lost."""
+    """The owner's handle of a stream, from `Stream.take`. Once the stream is lost to another owner, it stays lost."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Stream(StreamReader):
         self._settings = settings
         self._state: State = Opening(NodeClosed("the stream is not open yet"))
         self._confirmed = NO_OFFSET
-        self._stamp = 0  # the newest append time: it never falls, unless it is corrected
+        self._stamp = 0  # the newest append time: it decreases only by a correction
         self._refused: Future[None] = asyncio.get_running_loop().create_future()  # done if a limit prevents opening
         self._ledgers = LedgerLifecycle(ownership, nodes, clock, settings)
         self._sweeper = Sweeper(nodes, ownership, self._change, settings.retry.longest)
-        self._task = self._start(self._open())  # makes the next ledger, or has made the last one
+        self._task = self._start(self._open())  # opens the next ledger, or has opened the last one
 
     @classmethod
     async def take(
@@ -70,9 +70,9 @@ class Stream(StreamReader):
         cold: ColdReader | None = None,
         title: str = "",
     ) -> Stream:
-        """Becomes the owner, whoever was it before; returns when the stream can be appended to.
+        """Becomes the owner, whoever was it before; returns when the stream accepts appends.
 
-        If a limit of the metadata prevents that, the stream can still be read and trimmed: appends say why not.
+        If a limit of the metadata prevents that, the stream can still be read and trimmed, and appends raise the error.
         """
         checked = checked_clock(clock)  # before anything is awaited, so that it notices a jump from now on
         ownership = await Ownership.take(name, catalog, randomness.bytes(8).hex(), settings.retry_seconds)
@@ -85,7 +85,7 @@ class Stream(StreamReader):
             if not done and isinstance(stream._why_not, NodeClosed):  # slow, but nothing has gone wrong yet
                 await first()
         except asyncio.CancelledError:
-            await stream._let_go(NodeClosed(f"{name} is closed"))  # nobody will have it, so nobody may open it
+            await stream._let_go(NodeClosed(f"{name} is closed"))  # the caller gets no stream, so nothing may open it
             raise
         if opening.done():
             opening.result()
@@ -101,12 +101,12 @@ class Stream(StreamReader):
 
     @property
     def receipt(self) -> str:
-        """What is true of a confirmed append of this stream: `fsynced`, `replicated:2`, `buffered`."""
+        """The durability of a confirmed append: `fsynced`, `replicated:2`, `buffered`."""
         return self._settings.receipt
 
     @property
     def open(self) -> bool:
-        """Whether it can be appended to; if not, it is unknown whether earlier appends were stored."""
+        """Whether it accepts appends. If not, it is unknown whether the last appends were stored."""
         return self._state.writer is not None or isinstance(self._state, Idle)
 
     @property
@@ -115,38 +115,33 @@ class Stream(StreamReader):
 
     @property
     def confirmed(self) -> int:
-        """The last offset that anybody may see; never goes back."""
+        """The last offset that anybody may see; never decreases."""
         state = self._state
         writer = state.ending or state.writer
-        if writer is not None and writer.confirmed >= writer.first:  # not the gap that may lie before its first
+        if writer is not None and writer.confirmed >= writer.first:  # not the gap that may be before its first offset
             self._confirmed = max(self._confirmed, writer.confirmed)
         return self._confirmed
 
     @property
     def next_offset(self) -> int:
-        """What the next batch gets, unless the stream has to continue in a new ledger."""
+        """The offset of the next batch, unless the stream has to continue in a new ledger."""
         writer = self._state.writer
         return self.record.next_offset if writer is None else writer.next_offset
 
     @property
-    def first(self) -> int:
-        """The first offset that is still there, or will be."""
-        return self.record.first
-
-    @property
     def bytes(self) -> int:
-        """About how many one copy of it has."""
+        """The size of one copy, approximately."""
         return self.record.bytes + self.open_bytes
 
     @property
     def open_bytes(self) -> int:
-        """Of what is not sealed."""
+        """The bytes that are not sealed."""
         return sum(writer.bytes for writer in (self._state.ending, self._state.writer) if writer is not None)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
-        """The batch with its offsets, and a future of its confirmation. Raises why not if the stream cannot take it."""
+        """The batch with its offsets, and a future of its confirmation. Raises the reason if that is not possible."""
         writer = self._state.writer or self._wake_up()
         self._stamp = max(self._stamp, self._clock.append_time())
         appended = writer.append(batch, self._stamp)
@@ -155,7 +150,7 @@ class Stream(StreamReader):
         return appended
 
     async def ready(self) -> None:
-        """Returns when the stream can be appended to; raises why not if it is lost or closed."""
+        """Returns when the stream accepts appends; raises the reason if it is lost or closed."""
         while not self.open:
             if isinstance(self._state, TakenOver | Closed):
                 raise self._state.why
@@ -165,13 +160,13 @@ class Stream(StreamReader):
                 await asyncio.wait([self._task])
 
     def roll(self) -> None:
-        """What follows goes to a new ledger, so that the one before can be trimmed."""
+        """Continues in a new ledger, so that the current one is sealed and can be trimmed."""
         state = self._state
         if isinstance(state, Open) and state.writer.next_offset > state.writer.first:
             self._roll(state.writer)
 
     def roll_if_old(self, helps: Callable[[LedgerWriter, float], bool]) -> None:
-        """So that an idle stream's last ledger can age and go, if that `helps`: asked of it and its age in seconds."""
+        """Rolls an old ledger, so that it can be deleted later, if `helps` returns true for its writer and its age."""
         state = self._state
         if not isinstance(state, Open) or state.writer.next_offset == state.writer.first:
             return
@@ -180,7 +175,7 @@ class Stream(StreamReader):
             self._roll(state.writer)
 
     def roll_if_outlived(self, time: int, deletable_before: int | None) -> None:
-        """If the open ledger has something from before `time` that may go: ledgers go as a whole, and only sealed."""
+        """Rolls the open ledger if it has messages from before `time` that may be deleted: only sealed ones can be."""
         writer = self._state.writer
         if writer is None or not 0 < writer.oldest < time:
             return
@@ -193,11 +188,11 @@ class Stream(StreamReader):
         await asyncio.wait([self._task])
 
     def ahead(self, now: int) -> bool:
-        """Whether its append times are further ahead of the clock than clocks normally differ."""
+        """Whether its append times are so far ahead of `now` that the clock must have been wrong."""
         return self._stamp > now + JUMP
 
     def correct_times(self, now: int) -> None:
-        """If they are ahead of a clock that is right: what follows goes to a new ledger, with right times."""
+        """If append times are ahead of `now`, which is right, continues in a new ledger with correct times."""
         if isinstance(self._state, Open) and self.ahead(now):
             log.warning("%s: append times were %d s ahead of the clock", self.name, (self._stamp - now) // SECOND)
             self._stamp = now
@@ -212,7 +207,7 @@ class Stream(StreamReader):
         return decided
 
     async def give_up(self, lost: Sequence[LostRange]) -> None:
-        """From now on readers pass over these; durable on return."""
+        """From now on readers skip these ranges; durable on return."""
         await self.decide(lambda record: record.given_up(record.owner, lost))
         self._damaged.clear()
         for each in lost:
@@ -220,18 +215,11 @@ class Stream(StreamReader):
             log.error("%s: %s given up as damaged", self.title, which)
 
     async def trim(self, before: int) -> int:
-        """Deletes the sealed ledgers that end below `before`; says how many no node has any more.
-
-        Where there are very many, the rest goes in the background. First it is durable that they are dead, then they
-        are deleted, and last they are forgotten: after a crash in between, the next owner goes on.
-        """
-        await self._change(lambda record: record.trimmed(record.owner, before))
-        swept = await self._sweeper.sweep()
-        self._sweeper.later(0.0 if swept == LEDGERS_SWEPT_MAX else None)
-        return swept
+        """Deletes the sealed ledgers that end below `before`; returns how many no node has any more."""
+        return await self._sweeper.trim(before)
 
     async def truncate(self, before: int) -> None:
-        """From now on nothing below `before` is there, for good; what can be deleted of it now is."""
+        """Deletes everything below `before`: from now on nobody can read it, and nodes delete what they can at once."""
         await self._change(lambda record: record.truncated(record.owner, before))
         await self.seal()
         await self.trim(before)
@@ -258,7 +246,7 @@ class Stream(StreamReader):
 
     @property
     def _why_not(self) -> DanubeError:
-        """Why there is no ledger to append to; only for a state without one."""
+        """Why the stream has no writer; only in a state without one."""
         assert isinstance(self._state, WithoutWriter)
         return self._state.why
 
@@ -274,7 +262,7 @@ class Stream(StreamReader):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Opens again what failed while nobody watched, never twice at once; called when an opening ends or fails."""
+        """Opens the stream again if it failed, but never twice at once. Called when a writer fails or a task ends."""
         if isinstance(self._state, Opening) and self._task.done():
             self._task = self._start(self._open())
 
@@ -284,7 +272,7 @@ class Stream(StreamReader):
         return task
 
     async def _open(self) -> None:
-        """Recovers what was left open and opens a new ledger; repeatedly, unless somebody else has taken over."""
+        """Recovers the ledger that was left open and opens a new one; tries again until somebody else takes over."""
         for pause in self._settings.retry:
             try:
                 async with self._ownership.changing:
@@ -292,7 +280,7 @@ class Stream(StreamReader):
                         return  # it was lost while this waited
                     if self.record.unsealed is not None:
                         await self._ledgers.recover(self._stamp)
-                    self._sweeper.later(0.0)  # what nobody finished, or what was found to be empty
+                    self._sweeper.later(0.0)  # ledgers that are still to be deleted, or that turned out to be empty
                     self._confirmed = max(self._confirmed, self.record.end)
                     self._stamp = max(self._stamp, self.record.newest)
                     if self._settings.lazy:
@@ -304,18 +292,20 @@ class Stream(StreamReader):
                 return self._lose(error)
             except DanubeError as error:
                 if isinstance(error, TooManyLedgers) and self.record.unsealed is None:
-                    return self._enter(Idle(error))  # it can be read and trimmed; the next append tries again
+                    return self._enter(Idle(error))  # the stream can be read and trimmed; the next append tries again
                 self._enter(Opening(error))
                 if isinstance(error, REFUSED) and not self._refused.done():
                     self._refused.set_result(None)
                 log.warning("%s does not accept appends yet: %s", self.name, error)
-                await asyncio.sleep(pause)  # longer each time: an attempt costs a full disk some of its last room
+                await asyncio.sleep(pause)  # longer each time: an attempt takes some of the last space on a full disk
 
     def _wake_up(self) -> LedgerWriter:
-        """The first append of an idle stream: it and those that follow wait for the ledger to be made."""
+        """The writer for the first append of an idle stream, which holds it back until the ledger is made."""
         if not isinstance(self._state, Idle):
             raise self._why_not
-        if isinstance(self._state.why, TooManyLedgers):  # raised here again, nothing has to be undone
+        if isinstance(
+            self._state.why, TooManyLedgers
+        ):  # raises again if there are still too many, before anything is changed
             self._ledgers.choose_nodes()
         return self._begin(Beginning(self._ledgers.writer(self.record.next_offset, self._failed)))
 
@@ -328,7 +318,7 @@ class Stream(StreamReader):
         return beginning.writer
 
     async def _begin_ledger(self, beginning: Beginning) -> None:
-        """Seals the ledger before, if there is one, and makes the next. If that fails, recovery follows."""
+        """Seals the ledger before, if there is one, and makes the next one. If that fails, recovers."""
         ending, writer = beginning.ending, beginning.writer
         try:
             async with self._ownership.changing:
@@ -339,7 +329,7 @@ class Stream(StreamReader):
         except OwnershipLost as error:
             self._lose(error)
         except DanubeError as error:
-            if self._state is beginning:  # else one of its writers has failed and said why
+            if self._state is beginning:  # else a writer has failed already, and the state has its error
                 self._enter(Opening(error))
             await self._open()
         else:
@@ -352,9 +342,9 @@ class Stream(StreamReader):
     # -- closing -----------------------------------------------------------------------------------------------------
 
     async def close(self, *, seal: bool = True) -> None:
-        """Takes no more appends, waits for those under way, seals the ledger if there is time for it, and lets go.
+        """Accepts no more appends, waits for those in progress, and seals the ledger unless there is no time for it.
 
-        What is not finished now is left to whoever takes the stream next: recovery decides it.
+        If that fails, the next owner recovers the ledger.
         """
         state = self._state
         if isinstance(state, Closed):
@@ -376,7 +366,7 @@ class Stream(StreamReader):
         self._enter(Closed(self._why_not))
 
     async def _let_go(self, why: DanubeError, ending: LedgerWriter | None = None) -> None:
-        """Ends whatever this owner does in the background, but for a ledger whose last appends are on their way."""
+        """Ends all background work of this owner, except for the `ending` ledger's last appends."""
         self._task.cancel()
         self._enter(Closed(why, ending))
         await self._sweeper.stop()

@@ -1,6 +1,7 @@
-"""Deletes from the nodes what a stream's record calls dead, and has it forgotten; repeatedly where that fails.
+"""Deletes the dead ledgers of a stream from its nodes and then from its record; tries again if that fails.
 
-Owned by the stream, which decides. What a node could not delete stays in the record, so nobody loses track of it.
+The record decides which ledgers are dead. A ledger that a node could not delete stays in the record, so that it is
+not forgotten there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pydanube.stream.record import LedgerRecord, StreamRecord
 async def delete_some(
     ledgers: Iterable[LedgerRecord], nodes: StorageNodes
 ) -> tuple[list[LedgerId], DanubeError | None]:
-    """The first of them: which no node has any more, and why another is still there, if one is."""
+    """Deletes the first of them. Returns those that no node has any more, and an error if one could not be deleted."""
     some, deleted, why = list(islice(ledgers, LEDGERS_SWEPT_MAX)), list[LedgerId](), None
     for at in range(0, len(some), LEDGERS_DELETED_AT_ONCE):
         part = some[at : at + LEDGERS_DELETED_AT_ONCE]
@@ -34,7 +35,7 @@ async def delete_some(
 
 
 async def _delete(ledger: LedgerRecord, nodes: StorageNodes) -> DanubeError | None:
-    """Why a node may still have it, if one may."""
+    """An error if a node may still have it."""
     deletions = [nodes.get(identity).delete(ledger.id) for identity in ledger.nodes]
     for answer in await asyncio.gather(*deletions, return_exceptions=True):
         if isinstance(answer, BaseException) and not isinstance(answer, GONE):
@@ -43,7 +44,7 @@ async def _delete(ledger: LedgerRecord, nodes: StorageNodes) -> DanubeError | No
 
 
 class Sweeper:
-    """Of one owner's hold on a stream. `change` stores what the owner decides about the record."""
+    """For one owner of a stream. `change` stores a change of the record."""
 
     def __init__(
         self,
@@ -59,8 +60,19 @@ class Sweeper:
         self._task: Task[None] | None = None
         self._stopped = False
 
+    async def trim(self, before: int) -> int:
+        """Deletes the sealed ledgers that end below `before`; returns how many no node has any more.
+
+        If there are very many, the rest is deleted in the background. The record first says that they are dead, then
+        nodes delete them, and then they leave the record: after a crash in between, the next owner continues.
+        """
+        await self._change(lambda record: record.trimmed(record.owner, before))
+        swept = await self.sweep()
+        self.later(0.0 if swept == LEDGERS_SWEPT_MAX else None)
+        return swept
+
     async def sweep(self) -> int:
-        """Deletes what is dead, but not too much at once, and says how many ledgers that were."""
+        """Deletes dead ledgers, up to a limit, and returns how many."""
         deleted, _ = await delete_some(self._ownership.record.dead, self._nodes)
         for part in self._ownership.record.ledgers.in_parts(deleted):
             await self._forget(part)
@@ -71,8 +83,8 @@ class Sweeper:
         await self._change(lambda record: record.swept(record.owner, deleted))
 
     def later(self, seconds: float | None = None) -> None:
-        """What is left, or what a node could not delete, goes in the background."""
-        if self._litters and not self._stopped and (self._task is None or self._task.done()):
+        """Deletes the remaining dead ledgers in the background, first after `seconds` or the usual pause."""
+        if self._has_dead and not self._stopped and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._go_on(seconds))
 
     async def stop(self) -> None:
@@ -82,16 +94,16 @@ class Sweeper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     @property
-    def _litters(self) -> bool:
+    def _has_dead(self) -> bool:
         return next(self._ownership.record.dead, None) is not None
 
     async def _go_on(self, seconds: float | None) -> None:
-        while self._litters and not self._stopped:
+        while self._has_dead and not self._stopped:
             await asyncio.sleep(self._pause_seconds if seconds is None else seconds)
             seconds = None
             try:
                 if await self.sweep() == LEDGERS_SWEPT_MAX:
-                    seconds = 0.0  # there is more, and they answer
+                    seconds = 0.0  # there are more, and the nodes answer
             except OwnershipLost:
                 return
             except DanubeError:

@@ -1,7 +1,7 @@
-"""The newest confirmed batches of all topics, under one bound of memory: live consumers never touch a disk.
+"""The newest confirmed batches of all topics, within one limit of memory: live consumers never read from disk.
 
-What is counted is the memory that batches take, not their bytes: of a batch with one small message that is ten times
-as much. What a reader unpacks is not kept here.
+The limit counts the memory that batches take, not their bytes: a batch with one small message takes ten times as much.
+The unpacked content of a batch is not kept here.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections import deque
 from pydanube.base.limits import TAIL_CACHE_BYTES
 from pydanube.wire.batch import Batch
 
-_COMPACT_AT = 1024  # dropped batches of one topic before its lists are cut
+_COMPACT_AT = 1024  # dropped batches of one topic before its lists are shortened
 
 
 class TailCache:
-    """Shared by all topics of a broker; whoever's batch is the oldest gives way."""
+    """Shared by all topics of a broker; when it is full, the oldest batch of all is dropped."""
 
     def __init__(self, bytes_max: int = TAIL_CACHE_BYTES) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0  # of memory
-        self._order: deque[tuple[Tail, int]] = deque()  # in the order they came, with their sizes
+        self._order: deque[tuple[Tail, int]] = deque()  # in the order they were added, with their sizes
 
     def tail(self) -> Tail:
         return Tail(self)
@@ -36,14 +36,14 @@ class TailCache:
 
 
 class Tail:
-    """One topic's part: batches in offset order. A gap between them starts it again, so it never has holes."""
+    """The batches of one topic in offset order, without gaps: a batch that does not follow the last clears the tail."""
 
     def __init__(self, cache: TailCache) -> None:
         self._cache = cache
         self._bases: list[int] = []
         self._batches: list[Batch | None] = []
-        self._head = 0  # batches before it were dropped
-        self._forgotten = 0  # batches that `clear` dropped and the cache has not reached yet
+        self._head = 0  # batches before this index were dropped
+        self._forgotten = 0  # batches that `clear` dropped and the cache still counts
 
     def add(self, batch: Batch) -> None:
         if len(self._bases) > self._head and batch.base_offset != self._next:
@@ -59,7 +59,7 @@ class Tail:
         return newest.last_offset + 1
 
     def find(self, offset: int) -> Batch | None:
-        """The batch that holds `offset`, if it is here."""
+        """The batch that contains `offset`, if it is cached."""
         at = bisect_right(self._bases, offset, self._head) - 1
         if at < self._head:
             return None
@@ -68,7 +68,7 @@ class Tail:
         return batch.without_unpacked() if offset <= batch.last_offset else None
 
     def drop_oldest(self) -> None:
-        """Asked by the cache, once for each batch that was added."""
+        """Called by the cache, once for each batch that was added."""
         if self._forgotten:
             self._forgotten -= 1
             return
