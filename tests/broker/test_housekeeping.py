@@ -273,7 +273,7 @@ def test_retention_by_time_does_not_wait_for_a_ledger_to_be_full(world: TopicWor
         host = await subscribed(topic, SHARED)
         await publish(topic, *numbers(0, 9))
         await passes(topic, 10)
-        assert not list(topic.ledger.stream.record.stretches()), (
+        assert not list(topic.ledger.stream.record.sealed_parts()), (
             "nothing of it may go, so there is nothing to be sealed for"
         )
         await host.ack(0, [(0, 9)])

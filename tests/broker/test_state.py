@@ -308,7 +308,7 @@ def test_a_lazy_stream_that_is_rolled_before_its_first_ledger_is_made_does_not_w
         stream.roll()
         _, third = stream.append(batch_of("c"))
         await third
-        assert [ledger.first for ledger in stream.record.stretches()] == [0]
+        assert [ledger.first for ledger in stream.record.sealed_parts()] == [0]
 
     world.run(main())
     world.end()

@@ -99,12 +99,12 @@ def test_a_broker_that_writes_the_record_without_owning_it_is_found(monkeypatch:
 
 
 def test_giving_up_segments_that_are_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Cold.buried
+    honest = Cold.trimmed
 
     def eager(self: Cold, stream: str, kept_from: int, not_before: int = 0) -> Cold:
         return honest(self, stream, OFFSET_MAX, not_before)
 
-    monkeypatch.setattr(Cold, "buried", eager)
+    monkeypatch.setattr(Cold, "trimmed", eager)
     found("I1")
 
 

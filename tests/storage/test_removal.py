@@ -171,7 +171,7 @@ def test_a_trim_that_is_killed_leaves_no_ledger_that_nobody_knows_and_the_next_o
         await again.trim(2)
         await asyncio.sleep(1.0)  # of virtual time: what it found empty goes too
         await again.close()
-        assert (again.first, list(again.record.stretches())) == (2, [])
+        assert (again.first, list(again.record.sealed_parts())) == (2, [])
         assert await ledgers(nodes) == []
         assert scene.catalog.known() == frozenset()
 

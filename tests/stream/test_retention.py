@@ -9,13 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydanube.base.errors import ArgumentInvalid
-from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, CLOCK_JUMP_SECONDS, SECOND
-from pydanube.stream.retention import BatchTimes, ClockGuard, LedgerInfo, RetentionPolicy, expired, trim_before
+from pydanube.base.limits import SECOND
+from pydanube.stream.retention import (
+    BatchTimes,
+    RetentionPolicy,
+    SealedPart,
+    expired,
+    trim_before,
+)
 
 FOREVER = RetentionPolicy()
 
 # Three ledgers of 100 messages and 1,000 bytes, the last appends at 10, 20 and 30 seconds.
-LEDGERS = [LedgerInfo(100 * at, 100 * at + 99, 1_000, (10 + 10 * at) * SECOND) for at in range(3)]
+LEDGERS = [SealedPart(100 * at, 100 * at + 99, 1_000, (10 + 10 * at) * SECOND) for at in range(3)]
 TOTAL = 3_000
 
 
@@ -128,49 +134,3 @@ def test_the_search_ends_at_the_first_batch_that_is_young_enough() -> None:
         raise AssertionError("no need to look further")
 
     assert expired(batches(), 60, 80 * SECOND) == [(0, 9)]
-
-
-# -- the clock ---------------------------------------------------------------------------------------------------------
-
-HOUR = CLOCK_DISTRUST_SECONDS * SECOND
-JUMP = CLOCK_JUMP_SECONDS * SECOND
-
-
-@pytest.mark.parametrize("jump", [JUMP + 1, -JUMP - 1])
-def test_a_jump_of_the_clock_is_told_once_and_suspends_trust(jump: int) -> None:
-    guard = ClockGuard(0, 0)
-    assert guard.observe(SECOND, SECOND) is None
-    assert guard.trusted(SECOND)
-    assert guard.observe(2 * SECOND + jump, 2 * SECOND) == jump
-    assert not guard.trusted(2 * SECOND)
-    assert guard.observe(3 * SECOND + jump, 3 * SECOND) is None
-    assert not guard.trusted(2 * SECOND + HOUR - 1)
-    assert guard.trusted(2 * SECOND + HOUR)
-
-
-def test_a_second_jump_prolongs_the_distrust_without_a_word() -> None:
-    guard = ClockGuard(0, 0)
-    assert guard.observe(2 * JUMP, 0) is not None
-    assert guard.observe(HOUR // 2, HOUR // 2) is None  # back again
-    assert not guard.trusted(HOUR)
-    assert guard.trusted(HOUR + HOUR // 2)
-
-
-def test_a_clock_that_drifts_slowly_is_trusted() -> None:
-    guard = ClockGuard(0, 0)
-    drift = 500  # microseconds a second: the most that slewing does
-    for second in range(0, 10 * 24 * 3600, 60):
-        assert guard.observe(second * (SECOND + drift), second * SECOND) is None
-    assert guard.trusted(10 * 24 * HOUR)
-
-
-def test_small_jumps_add_up() -> None:
-    guard = ClockGuard(0, 9 * HOUR)
-    told = [guard.observe(at * (SECOND + JUMP // 4), 9 * HOUR + at * SECOND) for at in range(1, 8)]
-    assert [jump is not None for jump in told] == [False, False, False, False, True, False, False]
-
-
-def test_a_pause_of_the_process_is_no_jump() -> None:
-    guard = ClockGuard(5, 0)
-    assert guard.observe(9 * HOUR, 9 * HOUR) is None
-    assert guard.trusted(9 * HOUR)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydanube.base.limits import CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS, SECOND, TIME_CORRECTIONS_MAX
+from pydanube.base.limits import (
+    CLOCK_DISTRUST_SECONDS,
+    CLOCK_HELD_SECONDS,
+    CLOCK_JUMP_SECONDS,
+    SECOND,
+    TIME_CORRECTIONS_MAX,
+)
 from pydanube.stream.times import (
     JUMP,
     AppendClock,
+    ClockGuard,
     Correction,
     corrected,
     latest_time,
@@ -69,3 +77,48 @@ def test_corrected_times_never_fall(parts: list[tuple[int, int, bool]]) -> None:
     for offset, stamp in enumerate(stamps):
         assert time_for_deletion(known, offset, stamp, true) in (stamp, times[offset])
         assert time_for_deletion(known, offset, stamp, true + 10**13) == stamp, "it was right, for all we know"
+
+
+# -- the clock ---------------------------------------------------------------------------------------------------------
+
+HOUR = CLOCK_DISTRUST_SECONDS * SECOND
+
+
+@pytest.mark.parametrize("jump", [JUMP + 1, -JUMP - 1])
+def test_a_jump_of_the_clock_is_reported_once_and_suspends_trust(jump: int) -> None:
+    guard = ClockGuard(0, 0)
+    assert guard.observe(SECOND, SECOND) is None
+    assert guard.trusted(SECOND)
+    assert guard.observe(2 * SECOND + jump, 2 * SECOND) == jump
+    assert not guard.trusted(2 * SECOND)
+    assert guard.observe(3 * SECOND + jump, 3 * SECOND) is None
+    assert not guard.trusted(2 * SECOND + HOUR - 1)
+    assert guard.trusted(2 * SECOND + HOUR)
+
+
+def test_a_second_jump_prolongs_the_distrust_and_is_not_reported() -> None:
+    guard = ClockGuard(0, 0)
+    assert guard.observe(2 * JUMP, 0) is not None
+    assert guard.observe(HOUR // 2, HOUR // 2) is None  # back again
+    assert not guard.trusted(HOUR)
+    assert guard.trusted(HOUR + HOUR // 2)
+
+
+def test_a_clock_that_drifts_slowly_is_trusted() -> None:
+    guard = ClockGuard(0, 0)
+    drift = 500  # microseconds a second: the most that slewing does
+    for second in range(0, 10 * 24 * 3600, 60):
+        assert guard.observe(second * (SECOND + drift), second * SECOND) is None
+    assert guard.trusted(10 * 24 * HOUR)
+
+
+def test_small_jumps_add_up() -> None:
+    guard = ClockGuard(0, 9 * HOUR)
+    reported = [guard.observe(at * (SECOND + JUMP // 4), 9 * HOUR + at * SECOND) for at in range(1, 8)]
+    assert [jump is not None for jump in reported] == [False, False, False, False, True, False, False]
+
+
+def test_a_pause_of_the_process_is_not_a_jump() -> None:
+    guard = ClockGuard(5, 0)
+    assert guard.observe(9 * HOUR, 9 * HOUR) is None
+    assert guard.trusted(9 * HOUR)

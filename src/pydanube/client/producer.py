@@ -145,7 +145,7 @@ class Producer(Openable):
 
         The message is sent at once if nothing is in flight, and otherwise together with others when that is answered;
         `linger` waits for more messages. While the buffer is full, the message waits in line, and so does `await`;
-        `ProducerBusy` is raised only if too much that nobody awaits is waiting. Text is sent as UTF-8. Times are
+        `ProducerBusy` is raised only if too much that no one awaits is queued. Text is sent as UTF-8. Times are
         microseconds since 1970 or datetimes with a time zone; `delay` is seconds or a timedelta from now until
         delivery. `sequence` is the application's own number for the message: a number that was already published,
         even by an earlier process under the producer's name, is not published again; skipping a number raises

@@ -9,8 +9,7 @@ import logging
 
 from pydanube.base.limits import CLOCK_AHEAD_DAYS, CLOCK_DISTRUST_SECONDS, DAY, SECOND
 from pydanube.ports.clock import Clock
-from pydanube.stream.retention import ClockGuard
-from pydanube.stream.times import AppendClock
+from pydanube.stream.times import AppendClock, ClockGuard
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The part of a stream that lies in object storage: segments in offset order, older ones listed in index objects.
 
-Pure. Segments are added at the end and buried from the beginning. When a list grows too long, its older half moves into
-an index object of the next level, so a stream that keeps everything forever still has a small record.
+Pure. Segments are added at the end and trimmed from the beginning. When a list grows too long, its older half moves
+into an index object of the next level, so a stream that keeps everything forever still has a small record.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from pydanube.base.errors import SegmentDamaged
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import SEGMENTS_LISTED_MAX
-from pydanube.stream.retention import LedgerInfo
+from pydanube.stream.retention import SealedPart
 from pydanube.stream.segments import Segment, SegmentPlan, folder_of, partition_of, segment_key
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndex:
-    """An object that lists segments, or indexes of one level less: what they have in common, and how to check it."""
+    """An object that lists segments, or indexes of the level below: their sums and bounds, and its checksum."""
 
     first: int
     last: int
@@ -31,15 +31,15 @@ class SegmentIndex:
     size: int  # of the segments' objects
     oldest: int
     newest: int
-    head_last: int  # of its first segment: where it ends, its bytes, and its last append time
+    head_last: int  # of its first segment: last offset, bytes, and last append time
     head_bytes: int
     head_newest: int
     checksum: str  # SHA-256 of the object; its key derives from it
 
     @property
-    def head(self) -> LedgerInfo:
-        """Its first segment: what may end of it next."""
-        return LedgerInfo(self.first, self.head_last, self.head_bytes, self.head_newest)
+    def head(self) -> SealedPart:
+        """Its first segment, which is the next to be trimmed."""
+        return SealedPart(self.first, self.head_last, self.head_bytes, self.head_newest)
 
 
 Entry = Segment | SegmentIndex
@@ -47,27 +47,27 @@ Entry = Segment | SegmentIndex
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """An object that nobody needs any more. It is deleted, then forgotten."""
+    """An object that nobody needs any more. It is deleted, and then removed from the record."""
 
     key: str
-    not_before: int = 0  # readers of a table may still be at it until then
+    not_before: int = 0  # until then, readers of a table may still use it
 
 
 @dataclass(frozen=True, slots=True)
 class Cold:
-    """What a stream has in object storage, and what is about to change there."""
+    """The part of a stream in object storage, and what is about to change there."""
 
-    entries: tuple[Entry, ...] = ()  # in offset order; a level stands behind higher ones, but for what was unfolded
-    planned: SegmentPlan | None = None  # being written; nothing of it may go before it is published or given up
-    merging: SegmentPlan | None = None  # segments of this stretch are being written as one
+    entries: tuple[Entry, ...] = ()  # in offset order; higher levels come first, except for unfolded entries
+    planned: SegmentPlan | None = None  # being written; its ledgers stay until it is published or given up
+    merging: SegmentPlan | None = None  # the segments of this range are being written as one
     doomed: tuple[Doomed, ...] = ()
-    local_from: int = 0  # of what lies below, storage nodes need no copy any more
-    tabled: bool = False  # its segments are, or were, listed in a table
-    unfolds: int = 0  # so far: what is folded again gets another key, out of reach of a deletion that is late
+    local_from: int = 0  # storage nodes need no copy of offsets below
+    tabled: bool = False  # its segments are, or once were, listed in a table
+    unfolds: int = 0  # so far: an index that is folded again gets another key, so that a late deletion cannot hit it
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Those that are listed here."""
+        """The segments listed here, without those in indexes."""
         return tuple(entry for entry in self.entries if isinstance(entry, Segment))
 
     @property
@@ -80,7 +80,7 @@ class Cold:
 
     @property
     def end(self) -> int:
-        """Behind the last offset that a segment has; 0 without segments."""
+        """The offset after the last one in a segment; 0 without segments."""
         return self.entries[-1].last + 1 if self.entries else 0
 
     def published(self, segment: Segment) -> Cold:
@@ -89,13 +89,13 @@ class Cold:
         return replace(self, entries=(*self.entries, segment), planned=None)
 
     def given_up(self, stream: str) -> Cold:
-        """The plan is no longer wanted; what was written of it goes."""
+        """The plan is abandoned; an object that was written for it is deleted."""
         assert self.planned is not None
         doomed = Doomed(segment_key(stream, self.planned))
         return replace(self, planned=None, doomed=(*self.doomed, doomed))
 
     def replaced(self, before: Segment, after: Segment) -> Cold:
-        """Its object was lost and written again, with the same rows."""
+        """The object of a segment was lost, and written again with the same rows."""
         assert (before.plan, before.digest) == (after.plan, after.digest)
         return self._with((before,), (after,))
 
@@ -103,8 +103,8 @@ class Cold:
         assert before <= self.end
         return replace(self, local_from=max(self.local_from, before))
 
-    def buried(self, stream: str, kept_from: int, not_before: int = 0) -> Cold:
-        """Without the segments that end below `kept_from`, as far as no index, nor a merge, stands before them."""
+    def trimmed(self, stream: str, kept_from: int, not_before: int = 0) -> Cold:
+        """Without the segments that end below `kept_from`, up to the first index or the first one being merged."""
         dead: list[Segment] = []
         for entry in self.entries:
             merges = self.merging is not None and entry.last >= self.merging.first
@@ -121,7 +121,7 @@ class Cold:
     # -- indexes -------------------------------------------------------------------------------------------------------
 
     def to_fold(self, listed_max: int | None = None) -> tuple[Entry, ...]:
-        """The entries that are to move into an index now, if a list is too long. They have no local copies any more."""
+        """The entries to move into an index now, if a list is too long. Storage nodes have no copies of them."""
         most = SEGMENTS_LISTED_MAX if listed_max is None else listed_max
         still = self.end if self.merging is None else self.merging.first
         end = len(self.entries)
@@ -137,17 +137,17 @@ class Cold:
         return ()
 
     def folded(self, entries: Sequence[Entry], index: SegmentIndex) -> Cold:
-        """With `index` in their place."""
+        """With `index` instead of these entries."""
         return self._with(entries, (index,))
 
     def unfolded(self, stream: str, entries: Sequence[Entry]) -> Cold:
-        """With the entries of the first index in its place; its object goes."""
+        """With the entries of the first index instead of it; its object is deleted."""
         index = self.indexes[0]
         doomed = (*self.doomed, Doomed(index_key(stream, index)))
         return replace(self._with((index,), entries), doomed=doomed, unfolds=self.unfolds + 1)
 
     def _with(self, before: Sequence[Entry], after: Sequence[Entry]) -> Cold:
-        """These instead of those, which stand one behind the other."""
+        """With `after` instead of `before`, whose entries follow each other."""
         at = self.entries.index(before[0])
         assert self.entries[at : at + len(before)] == tuple(before)
         return replace(self, entries=(*self.entries[:at], *after, *self.entries[at + len(before) :]))
@@ -155,11 +155,11 @@ class Cold:
     # -- merging -------------------------------------------------------------------------------------------------------
 
     def covered(self, plan: SegmentPlan) -> tuple[Segment, ...]:
-        """The segments that `plan` is made of."""
+        """The segments that `plan` merges."""
         return tuple(each for each in self.segments if plan.first <= each.first and each.last <= plan.last)
 
     def merged(self, stream: str, segment: Segment, not_before: int) -> Cold:
-        """With `segment` in place of those that it was made of; these go when readers of the table are done."""
+        """With `segment` instead of those it was merged from, which are deleted when readers of the table are done."""
         assert segment.plan == self.merging
         parts = self.covered(segment.plan)
         assert parts
@@ -167,7 +167,7 @@ class Cold:
         return replace(self._with(parts, (segment,)), merging=None, doomed=(*self.doomed, *doomed))
 
     def merge_given_up(self) -> Cold:
-        """Something else lies where it should: that is not ours to delete."""
+        """There is another object under its key, which is not ours to delete."""
         return replace(self, merging=None)
 
 
@@ -176,7 +176,7 @@ def _level(entry: Entry) -> int:
 
 
 def find_entry(entries: Sequence[Entry], offset: int) -> Entry | None:
-    """The one that holds `offset`, or the next one behind a gap."""
+    """The entry that contains `offset`, or the next one after a gap."""
     low, high = 0, len(entries)
     while low < high:
         middle = (low + high) // 2
@@ -191,7 +191,7 @@ def find_entry(entries: Sequence[Entry], offset: int) -> Entry | None:
 
 
 def make_index(entries: Sequence[Entry], unfolds: int = 0) -> tuple[SegmentIndex, bytes]:
-    """What to record of an index of these entries, and the object."""
+    """The record of an index of these entries, and the bytes of its object."""
     fields = {"danube_index": 1, "unfolds": unfolds, "entries": [entry_fields(entry) for entry in entries]}
     data = json.dumps(fields, indent=1).encode()
     first = entries[0]
@@ -211,15 +211,15 @@ def make_index(entries: Sequence[Entry], unfolds: int = 0) -> tuple[SegmentIndex
 
 
 def read_index(key: str, index: SegmentIndex, data: bytes) -> tuple[Entry, ...]:
-    """The entries of the object that `index` is of; `SegmentDamaged` if it is another one."""
+    """The entries in the object of `index`; `SegmentDamaged` if it is not the object that was written."""
     if hashlib.sha256(data).hexdigest() != index.checksum:
         raise SegmentDamaged(f"{key} is not the index that was written")
     return tuple(entry_of(fields) for fields in json.loads(data)["entries"])
 
 
 def index_key(stream: str, index: SegmentIndex) -> str:
-    place = f"{folder_of(stream)}_segments/partition={partition_of(stream)}/index-{index.level}"
-    return f"{place}-{index.first:020d}-{index.last:020d}-{index.checksum[:16]}.json"
+    prefix = f"{folder_of(stream)}_segments/partition={partition_of(stream)}/index-{index.level}"
+    return f"{prefix}-{index.first:020d}-{index.last:020d}-{index.checksum[:16]}.json"
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
 
 
 def entry_of(fields: dict[str, Any]) -> Entry:
-    """Raises `TypeError`, `ValueError` or `KeyError` for anything that `entry_fields` does not make."""
+    """Raises `TypeError`, `ValueError` or `KeyError` for anything that `entry_fields` does not return."""
     fields = dict(fields)
     texts = ("checksum", "digest")
     wrong = [

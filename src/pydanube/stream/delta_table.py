@@ -1,7 +1,7 @@
-"""A topic as a table: what a table should list of a partition, what it must change for that, and what is merged for it.
+"""A topic as a table: which files of a partition it should list, how it must change for that, and what is merged.
 
 Pure. The table is derived from the stream's record, never the other way round: whatever others did to it, the next
-comparison brings it back. Files of others that hold our rows are taken out of the table, and stay where they are.
+comparison brings it back. Files of others that have our rows are removed from the table, but not deleted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pydanube.stream.segments import Segment, folder_of, segment_key
 
 TABLE_LOG = "_delta_log/"  # below a topic's folder
 MERGED_AT_ONCE = 8  # segments that become one
-SMALL_RUN_MAX = 64  # small segments in a row; beyond it they are merged also where it is not worth it
-TABLE_FILES_MAX = 50_000  # of a partition, if all are to be compared one by one: about 8 MB on their way
-DOOMED_MAX = 1024  # objects that wait to be deleted; no merge makes more of them
+SMALL_RUN_MAX = 64  # small segments in a row; if there are more, they are merged even if that saves little
+TABLE_FILES_MAX = 50_000  # of a partition, when all are compared one by one: a message of about 8 MB
+DOOMED_MAX = 1024  # objects waiting to be deleted; beyond it nothing is merged
 _LAST = (1 << 63) - 1
 _OWN = re.compile(r"_segments/partition=\d+/(\d{20})-(\d{20})-\d+\.parquet")
 
@@ -28,7 +28,7 @@ class TableFile(NamedTuple):
     """A segment, as a table needs to know it."""
 
     path: str  # below the topic's folder
-    first: int  # of its rows: before it there may be a gap
+    first: int  # of its rows; there may be a gap before it
     last: int
     rows: int
     size: int
@@ -37,7 +37,7 @@ class TableFile(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """A stretch whose segments are listed elsewhere: if the table has all its rows in our files, they are right."""
+    """A range whose segments are listed in an index: if the table has all its rows in our files, nothing changes."""
 
     first: int
     last: int
@@ -46,28 +46,28 @@ class Folded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableListing:
-    """What a table is to have of one partition."""
+    """What a table should contain of one partition."""
 
     stream: str
-    epoch: Epoch  # of the owner who says so
+    epoch: Epoch  # of the owner of the stream
     now: int  # wall time, in microseconds
-    grows: bool  # else what the table has not had yet stays out of it
+    grows: bool  # if not, only files that the table has had before stay in it
     files: tuple[TableFile, ...]
     folded: tuple[Folded, ...] = ()
 
     @property
     def first(self) -> int:
-        """The first offset there is, in a file or folded; behind all if there is none."""
+        """The first offset in a file or folded range; above all others if there is none."""
         return min([_LAST, *(file.first for file in self.files), *(each.first for each in self.folded)])
 
     @property
     def last(self) -> int:
-        """The last offset there is, in a file or folded."""
+        """The last offset in a file or folded range."""
         return max([NO_OFFSET, *(file.last for file in self.files), *(each.last for each in self.folded)])
 
 
 class Listed(NamedTuple):
-    """A file that a table has in our partition, ours or another's. Without statistics it may have any offset."""
+    """A file that a table has in our partition, ours or somebody else's. Without statistics it may have any offset."""
 
     path: str
     size: int
@@ -76,16 +76,16 @@ class Listed(NamedTuple):
     last: int = _LAST
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     file: TableFile | Listed
-    changes_data: bool  # False if the same rows were there before, in other files, or if they have ended
+    changes_data: bool  # False if the same rows were in other files before, or if retention removed them
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    adds: tuple[Change, ...] = ()
-    removes: tuple[Change, ...] = ()
-    unfold: tuple[Folded, ...] = ()  # these must be listed file by file first; nothing else is said then
+    adds: tuple[FileChange, ...] = ()
+    removes: tuple[FileChange, ...] = ()
+    unfold: tuple[Folded, ...] = ()  # these must be listed file by file first; then there are no adds and removes
 
     def __bool__(self) -> bool:
         return bool(self.adds or self.removes)
@@ -109,7 +109,7 @@ def listing_of(stream: str, epoch: Epoch, entries: Iterable[Entry], *, now: int,
 
 
 def table_changes(listing: TableListing, table: Sequence[Listed], followed: int) -> Changes:
-    """What brings `table` to `listing`. `followed` is the last offset that the table ever had of this partition."""
+    """The changes that turn `table` into `listing`. `followed` is the last offset that the table ever had of it."""
     wanted = {file.path: file for file in listing.files if listing.grows or file.last <= followed}
     folded = [each for each in listing.folded if listing.grows or each.last <= followed]
     rows = dict.fromkeys(folded, 0)
@@ -128,14 +128,14 @@ def table_changes(listing: TableListing, table: Sequence[Listed], followed: int)
     removes = [file for file in table if file.path not in kept]
     same = _same_rows(adds, removes)
     return Changes(
-        tuple(Change(file, file.path not in same) for file in adds),
-        tuple(Change(file, not (file.path in same or _ended(file, listing))) for file in removes),
+        tuple(FileChange(file, file.path not in same) for file in adds),
+        tuple(FileChange(file, not (file.path in same or _ended(file, listing))) for file in removes),
     )
 
 
 def _ended(file: Listed, listing: TableListing) -> bool:
-    """Rows that retention or a truncation took away at the beginning. That is no change to those who have read them: a
-    stream over the table would end at it."""
+    """Whether retention or truncation removed the rows. That does not count as a change of data: a stream that reads
+    the table would fail at it."""
     return _OWN.fullmatch(file.path) is not None and file.last < listing.first
 
 
@@ -147,7 +147,7 @@ def _holding(folded: Sequence[Folded], first: int, last: int) -> Folded | None:
 
 
 def _same_rows(adds: Sequence[TableFile], removes: Sequence[Listed]) -> set[str]:
-    """Files that only change places: where stretches of added and removed ones meet, and both have as many rows."""
+    """Files whose rows only move: where added and removed files overlap, and have equally many rows."""
     marked = [(each.first, each.last, each.rows, each.path) for each in adds]
     marked += [(each.first, each.last, -each.rows, each.path) for each in removes]
     same: set[str] = set()
@@ -156,7 +156,7 @@ def _same_rows(adds: Sequence[TableFile], removes: Sequence[Listed]) -> set[str]
     for each in [*sorted(marked), (_LAST + 1, _LAST + 1, 0, "")]:
         if each[0] > end:
             rows = [count for _, _, count, _ in together]
-            if all(rows) and not sum(rows):  # of 0 rows is what says nothing about itself
+            if all(rows) and not sum(rows):  # a file without statistics has 0 rows
                 same |= {path for _, _, _, path in together}
             together = []
         together.append(each)
@@ -168,13 +168,13 @@ def _same_rows(adds: Sequence[TableFile], removes: Sequence[Listed]) -> set[str]
 
 
 class _Run(NamedTuple):
-    """Neighbours, with nothing between them, that are all small, and all with or all without local copies."""
+    """Small segments that follow each other directly, and all have local copies, or none has."""
 
     segments: list[Segment]
-    closed: bool  # no other will ever stand behind them
+    closed: bool  # no other segment will ever follow them
 
     def window(self, start: int, segment_bytes: int) -> list[Segment]:
-        """As many from there on as make one segment; none if it could take more, and they may still come."""
+        """The segments from `start` on that make one; none if it has room for more, which may still come."""
         found: list[Segment] = []
         for segment in self.segments[start : start + MERGED_AT_ONCE]:
             if _bytes([*found, segment]) > segment_bytes:
@@ -183,13 +183,13 @@ class _Run(NamedTuple):
         return found if len(found) == MERGED_AT_ONCE or (self.closed and len(found) > 1) else []
 
     def is_worth_it(self, window: Sequence[Segment]) -> bool:
-        """Not to write a large one repeatedly for a few small ones."""
+        """Avoids writing a large segment again and again to merge it with a few small ones."""
         largest = max(segment.bytes for segment in window)
         return self.closed or 4 * largest <= _bytes(window) or len(self.segments) > SMALL_RUN_MAX
 
 
 def next_merge(stream: str, cold: Cold, segment_bytes: int, spoilt: Container[str] = ()) -> list[Segment]:
-    """The small segments that become one next, if any. `spoilt` are keys of those that cannot be read."""
+    """The small segments to merge next, if any. `spoilt` are the keys of those that cannot be read."""
     if cold.merging is not None or len(cold.doomed) + MERGED_AT_ONCE > DOOMED_MAX:
         return []
     best: list[Segment] = []

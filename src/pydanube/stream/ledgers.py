@@ -1,7 +1,7 @@
 """The ledgers of one stream in offset order: a short list, and before it pages of sealed ones that are stored apart.
 
-Pure and immutable. A stream that is kept forever has tens of thousands of ledgers; what is stored, compared and walked
-at each roll is the list, which is short. Pages are made from its older half and change only when ledgers are deleted.
+Pure and immutable. A stream that is kept forever has tens of thousands of ledgers; a roll stores, compares and walks
+only the short list. Pages are made from its older half and change only when ledgers are deleted.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class LedgerRecord:
     phase: Phase
     first: int
     last: int  # the decided end once sealed
-    nodes: tuple[NodeIdentity, ...]  # these very identities: a wiped node is another one
+    nodes: tuple[NodeIdentity, ...]  # a node that was wiped has another identity
     copies: Copies
     durability: Durability
-    bytes: int = 0  # once sealed: about how many of one copy
+    bytes: int = 0  # once sealed: of one copy, approximately
     newest: int = 0  # once sealed: append time of its last entry
-    unknown_from: int = NO_OFFSET  # of a damaged one: nobody can tell whether messages had the offsets from here on
+    unknown_from: int = NO_OFFSET  # of a damaged ledger: unknown whether messages had the offsets from here on
 
     @property
     def empty(self) -> bool:
@@ -57,7 +57,7 @@ class LedgerRecord:
         return self.phase is Phase.SEALED and self.last < self.first
 
     def reaches(self, offset: int) -> bool:
-        """Whether it ends at `offset` or behind it, as far as anybody can know."""
+        """Whether it ends at `offset` or after it, or has not ended."""
         return self.phase is not Phase.SEALED or self.last >= offset
 
 
@@ -87,7 +87,7 @@ class LedgerPage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ledgers(Sequence[LedgerRecord]):
-    """All but the last are sealed, and so are those of pages."""
+    """All but the last are sealed. Those in `pages` come before those in `listed`."""
 
     pages: tuple[LedgerPage, ...] = ()
     listed: tuple[LedgerRecord, ...] = ()
@@ -117,7 +117,7 @@ class Ledgers(Sequence[LedgerRecord]):
         return Ledgers(self.pages, (*self.listed[:-1], ledger), self.paged, self.empties)
 
     def without(self, ids: Collection[LedgerId]) -> Ledgers:
-        """Those that go usually stand at the beginning: pages behind the last of them are not looked into."""
+        """Ledgers are usually removed from the beginning: pages after the last of `ids` are not looked at."""
         left, pages = len(ids), list[LedgerPage]()
         at = 0
         while at < len(self.pages) and left:
@@ -132,9 +132,9 @@ class Ledgers(Sequence[LedgerRecord]):
         return Ledgers((*pages, *self.pages[at:]), listed, self.paged, self.empties - gone)
 
     def in_parts(self, ids: Collection[LedgerId]) -> Iterator[list[LedgerId]]:
-        """The same ledgers, oldest first, in parts that can each be forgotten by one transaction.
+        """The same ledgers, oldest first, in parts that one transaction each can remove from the record.
 
-        Those that a node could not delete for long are scattered: each may be the only one left of its page.
+        Ledgers that a node could not delete for long are scattered: each may be the only one left of its page.
         """
         wanted, part, pages = set(ids), list[LedgerId](), 0
         for page in self.pages:
@@ -154,7 +154,7 @@ class Ledgers(Sequence[LedgerRecord]):
     # -- finding -------------------------------------------------------------------------------------------------------
 
     def reaching(self, offset: int) -> Iterator[LedgerRecord]:
-        """Those that end at `offset` or behind it, in order."""
+        """Those that end at `offset` or after it, in order."""
         at = bisect_left(self.pages, offset, key=_last_of)
         for page in self.pages[at : at + 1]:
             yield from (ledger for ledger in page.ledgers if ledger.reaches(offset))
@@ -172,7 +172,7 @@ class Ledgers(Sequence[LedgerRecord]):
         yield from (ledger for ledger in self.listed if ledger.first < offset or ledger.empty)
 
     def end_before(self, offset: int) -> int:
-        """Behind the last of the sealed ones that end below `offset`; 0 if none does."""
+        """The offset after the last sealed ledger that ends below `offset`; 0 if none does."""
         at = bisect_left(self.pages, offset, key=_last_of)
         near = self.pages[at].ledgers if at < len(self.pages) else self.listed
         ends = [ledger.last + 1 for ledger in near if not ledger.reaches(offset)]
@@ -181,7 +181,7 @@ class Ledgers(Sequence[LedgerRecord]):
         return max(ends, default=0)
 
     def bytes_reaching(self, offset: int) -> int:
-        """Of all that end at `offset` or behind it."""
+        """The bytes of all that end at `offset` or after it."""
         at = bisect_left(self.pages, offset, key=_last_of)
         near = chain(self.pages[at].ledgers if at < len(self.pages) else (), self.listed)
         whole = sum([page.bytes for page in self.pages[at + 1 :]])

@@ -1,4 +1,4 @@
-"""Which nodes an entry goes to, and when enough of them have answered. Pure arithmetic, the heart of recovery.
+"""Which nodes an entry goes to, and when enough of them have answered. Pure arithmetic that recovery relies on.
 
 With `write` copies and `ack` acknowledgements, an entry that fewer than `write - ack + 1` nodes truly lack may have
 been acknowledged, and is never dropped.
@@ -17,7 +17,7 @@ _MIX = 0x9E3779B97F4A7C15
 
 
 def write_set(nodes: Sequence[Node], base_offset: int, write: int) -> Sequence[Node]:
-    """The nodes that keep the entry at `base_offset`: all, or a rotation that every reader can compute."""
+    """The nodes that store the entry at `base_offset`: all, or some that are chosen by the offset."""
     if write == len(nodes):
         return nodes
     start = ((base_offset * _MIX & 0xFFFFFFFFFFFFFFFF) >> 40) % len(nodes)
@@ -39,9 +39,9 @@ def proves_absence(absences: int, copies: Copies) -> bool:
 
 
 def counts_as_absence(error: DanubeError, *, fenced: bool) -> bool:
-    """Silence, damage or a wiped disk prove nothing; only a node that would have it if it had promised to.
+    """Silence, damage or a wiped disk prove nothing: only a node that says that it has no such entry counts.
 
-    And only a fenced one: any other may lack it now and get it later.
+    And only a fenced one: any other may receive the entry later.
     """
     return fenced and isinstance(error, EntryMissing | LedgerNotFound)
 

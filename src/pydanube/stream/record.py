@@ -1,7 +1,7 @@
-"""What the cluster agrees on about one stream: its owner's epoch and its ledgers. Pure transitions, checked.
+"""The record of one stream that the cluster agrees on: its owner's epoch and its ledgers. Pure transitions, checked.
 
-Ensemble, epoch, fence and seal are decisions recorded here; copies of entries are quorum writes. Whoever stores these
-records does it by compare-and-set, so two would-be owners cannot both succeed.
+Ensemble, epoch, fence and seal are decisions recorded here; copies of entries are quorum writes. Records are stored by
+compare-and-set, so two would-be owners cannot both succeed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGERS_LISTED_MAX, LOST_RANGES_MAX, OFFSETS_OF_A_LEDGER_MAX
 from pydanube.stream.cold import Cold
 from pydanube.stream.ledgers import Copies, LedgerRecord, Ledgers, Phase
-from pydanube.stream.retention import LedgerInfo
+from pydanube.stream.retention import SealedPart
 from pydanube.stream.segments import Segment, SegmentPlan
 from pydanube.stream.times import Correction, Corrections, corrected, latest_time, time_for_deletion
 
@@ -25,7 +25,7 @@ __all__ = ["Copies", "LedgerRecord", "Ledgers", "LostRange", "Phase", "StreamRec
 
 @dataclass(frozen=True, slots=True, order=True)
 class LostRange:
-    """Offsets that are damaged on every copy. `known`: each was a message's; else perhaps none was."""
+    """Offsets that are damaged on every copy. If it is not `known`, perhaps none of them belonged to a message."""
 
     first: int
     last: int
@@ -33,7 +33,7 @@ class LostRange:
 
     @property
     def messages(self) -> int:
-        """For certain."""
+        """How many messages were lost for certain."""
         return self.last - self.first + 1 if self.known else 0
 
 
@@ -42,13 +42,13 @@ class StreamRecord:
     """A stream's ledgers in offset order; all but the last are sealed."""
 
     owner: Epoch = Epoch(0)
-    token: str = ""  # of the owner itself, to know its own change again when the answer to it was lost
-    next_offset: int = 0  # no ledger opened from now on starts below
-    newest: int = 0  # append time of the last entry of the sealed ledgers: later ones are not older
+    token: str = ""  # of the owner, who recognizes its own change by it if the answer was lost
+    next_offset: int = 0  # no ledger opened from now on starts below it
+    newest: int = 0  # append time of the last entry of the sealed ledgers: no later entry has an earlier one
     ledgers: Ledgers = field(default_factory=Ledgers)
-    kept_from: int = 0  # what lies below is no longer there, whether or not its ledger holds more
-    cold: Cold = field(default_factory=Cold)  # what lies in object storage, and maybe in ledgers too
-    corrections: Corrections = ()  # of append times that were ahead
+    kept_from: int = 0  # offsets below were deleted, even if the ledger that contains them still exists
+    cold: Cold = field(default_factory=Cold)  # the part in object storage, which may be in ledgers as well
+    corrections: Corrections = ()  # of append times that were in the future
     lost: tuple[LostRange, ...] = ()  # accepted as lost, so that readers skip it; in order, never overlapping
 
     @property
@@ -60,7 +60,7 @@ class StreamRecord:
     def end(self) -> int:
         """The last offset of the last sealed ledger, which is confirmed, even if it was trimmed since.
 
-        It never falls: `kept_from` outlives ledgers that are deleted in whatever order their nodes answer.
+        It never decreases: ledgers may be deleted in any order, but `kept_from` stays.
         """
         sealed = (ledger.last for ledger in reversed(self.ledgers) if ledger.phase is Phase.SEALED and not ledger.empty)
         last = next(sealed, None)
@@ -115,7 +115,7 @@ class StreamRecord:
         return replace(record, next_offset=max(self.next_offset, next_offset), newest=max(self.newest, newest))
 
     def time_corrected(self, epoch: Epoch, offset: int, time: int) -> StreamRecord:
-        """All that is appended so far was appended by `time`; what follows, from `offset` on, continues from there."""
+        """Everything so far was appended at `time` or earlier; append times continue from there at `offset`."""
         self.check_owner(epoch)
         assert offset >= self.next_offset
         assert time < self.newest
@@ -123,11 +123,11 @@ class StreamRecord:
         return replace(self, corrections=found, newest=time)
 
     def latest_time(self, offset: int, stamp: int) -> int:
-        """When the message at `offset` was appended at the latest; in the order of offsets these never fall."""
+        """The latest time at which the message at `offset` can have been appended; never decreases with the offset."""
         return latest_time(self.corrections, offset, stamp) if self.corrections else stamp
 
     def aging_time(self, offset: int, stamp: int, now: int) -> int:
-        """When the message at `offset` was appended, for deleting it by age."""
+        """The append time of the message at `offset`, for deleting it by age."""
         return time_for_deletion(self.corrections, offset, stamp, now) if self.corrections else stamp
 
     def trimmed(self, epoch: Epoch, before: int) -> StreamRecord:
@@ -137,26 +137,26 @@ class StreamRecord:
         return self._kept_from(max([self.kept_from, self.ledgers.end_before(before), *ends]))
 
     def swept(self, epoch: Epoch, deleted: Collection[LedgerId]) -> StreamRecord:
-        """Without those dead ledgers, for no node has them any more."""
+        """Without these dead ledgers, which no node has any more."""
         self.check_owner(epoch)
         swept = self.without(deleted)
         assert (swept.first, swept.bytes, swept.unsealed) == (self.first, self.bytes, self.unsealed)
         return swept
 
     def without(self, deleted: Collection[LedgerId]) -> StreamRecord:
-        """Without those ledgers, for whoever removes the whole stream."""
+        """Without these ledgers; for removing the whole stream."""
         return replace(self, ledgers=self.ledgers.without(deleted))
 
     @property
     def dead(self) -> Iterator[LedgerRecord]:
-        """What no node needs any more and some may still have, oldest first."""
+        """Ledgers that no node needs any more and some may still have, oldest first."""
         found = self.ledgers.starting_before(max(self.kept_from, self.cold.local_from))
         return (ledger for ledger in found if self.is_dead(ledger))
 
     def is_dead(self, ledger: LedgerRecord) -> bool:
-        """No node needs it any more. It is listed until no node has it: else nobody would know.
+        """Whether no node needs it any more. It stays listed until no node has it, so that it is not forgotten there.
 
-        What is being written as a segment is needed, whatever else holds.
+        A ledger that is being written as a segment is always needed.
         """
         plan = self.cold.planned
         if plan is not None and ledger.first <= plan.last and plan.first <= ledger.last:
@@ -164,45 +164,45 @@ class StreamRecord:
         return ledger.phase is Phase.SEALED and ledger.last < max(ledger.first, self.kept_from, self.cold.local_from)
 
     def truncated(self, epoch: Epoch, before: int) -> StreamRecord:
-        """Nothing below `before` is there any more; ledgers that hold more stay until they can go as a whole."""
+        """Messages below `before` are deleted; a ledger that also has later ones stays until it can go as a whole."""
         self.check_owner(epoch)
         return self._kept_from(max(self.kept_from, before))
 
     def _kept_from(self, offset: int) -> StreamRecord:
-        """What was given up below it would be gone by now in any case: nobody comes there any more."""
+        """Lost ranges below it are dropped: nobody reads there any more."""
         lost = tuple(each for each in self.lost if each.last >= offset)
         return replace(self, kept_from=offset, lost=lost)
 
     @property
     def first(self) -> int:
-        """The first offset that is still there, or will be."""
+        """The first offset that still exists, or the next one if there is none."""
         needed = self.ledgers.reaching(max(self.kept_from, self.cold.local_from))
         starts = [entry.first for entry in self.cold.entries[:1]]
         starts.append(next((ledger.first for ledger in needed if not self.is_dead(ledger)), self.next_offset))
         return max(self.kept_from, min(starts))
 
-    def stretches(self, start: int = 0) -> Iterator[LedgerInfo]:
-        """All that is sealed and still there, in segments or in ledgers, each part once, oldest first.
+    def sealed_parts(self, start: int = 0) -> Iterator[SealedPart]:
+        """All segments and sealed ledgers that still exist, oldest first; what is in both counts once.
 
-        Only those that end at `start` or behind it.
+        Only those that end at `start` or after it.
         """
         start = max(start, self.kept_from)
         for each in self.cold.entries:
             if each.last >= start:
-                yield LedgerInfo(each.first, each.last, each.bytes, each.newest, self.corrections)
+                yield SealedPart(each.first, each.last, each.bytes, each.newest, self.corrections)
         for ledger in self.ledgers.reaching(max(start, self.cold.end, self.cold.local_from)):
             if ledger.phase is Phase.SEALED and not ledger.empty:
-                yield LedgerInfo(ledger.first, ledger.last, ledger.bytes, ledger.newest, self.corrections)
+                yield SealedPart(ledger.first, ledger.last, ledger.bytes, ledger.newest, self.corrections)
 
     @property
     def bytes(self) -> int:
-        """Of all stretches; much sooner known than by going through them."""
+        """The bytes of all sealed parts, without going through them."""
         kept, cold = self.kept_from, self.cold
         stored = sum([each.bytes for each in cold.entries if each.last >= kept])
         return stored + self.ledgers.bytes_reaching(max(kept, cold.end, cold.local_from))
 
     def ledger_at(self, offset: int) -> LedgerRecord:
-        """The ledger that holds `offset`, or the next one if it fell into a gap that was never used."""
+        """The ledger that contains `offset`, or the next one if the offset lies in a gap that was never used."""
         for ledger in self.ledgers.reaching(offset):
             if not self.is_dead(ledger):
                 return ledger
@@ -211,7 +211,7 @@ class StreamRecord:
     # -- damage --------------------------------------------------------------------------------------------------------
 
     def given_up(self, epoch: Epoch, lost: Collection[LostRange]) -> StreamRecord:
-        """With these accepted as lost, for good."""
+        """With these ranges accepted as lost for good."""
         self.check_owner(epoch)
         merged: list[LostRange] = []
         for each in sorted({*self.lost, *(each for each in lost if each.last >= self.kept_from)}):
@@ -225,9 +225,9 @@ class StreamRecord:
         return replace(self, lost=tuple(merged))
 
     def without_node(self, name: str, node: NodeIdentity) -> StreamRecord:
-        """Without the ledgers that only this node had, which is gone for good. Itself if there are none.
+        """Without the ledgers that only this node had, which is gone for good; unchanged if there are none.
 
-        Where the one being written ended nobody knows: offsets continue after all that it can have given.
+        It is unknown where the ledger being written ended, so offsets continue after all that it can have used.
         """
         gone = [ledger for ledger in self.ledgers if ledger.nodes == (node,)]
         if not gone:
@@ -243,7 +243,7 @@ class StreamRecord:
         return left.given_up(left.owner, [LostRange(first, end - 1, known=False)]) if first < end else left
 
     def past_lost(self, offset: int) -> int:
-        """The offset itself, or the first one after what was given up there."""
+        """The offset itself, or the first one after the range given up there."""
         for each in self.lost[max(0, bisect_right(self.lost, offset, key=lambda lost: lost.first) - 1) :]:
             if not each.first <= offset <= each.last:
                 break
@@ -253,7 +253,7 @@ class StreamRecord:
     # -- object storage ------------------------------------------------------------------------------------------------
 
     def plan_segment(self, epoch: Epoch, last: int) -> StreamRecord:
-        """What no segment has yet, up to `last`, is to become one. The plan holds for whoever owns the stream next."""
+        """Plans a segment of everything up to `last` that has none yet. The plan also binds the next owner."""
         self.check_owner(epoch)
         assert self.cold.planned is None
         first = next((ledger.first for ledger in self.waiting if ledger.last <= last), None)
@@ -265,7 +265,7 @@ class StreamRecord:
     def replanned(self, epoch: Epoch, stream: str, last: int) -> StreamRecord:
         """The plan ends at `last` now, which is the end of a batch or of a ledger.
 
-        It was for more than a segment may have, or than is there; or there is nothing in it, and it takes in more.
+        It ends earlier if there was too much for one segment, or less than planned; later if it contained no messages.
         """
         plan = self.cold.planned
         assert plan is not None
@@ -274,13 +274,13 @@ class StreamRecord:
 
     @property
     def waiting(self) -> Iterator[LedgerRecord]:
-        """The sealed ledgers that no segment has yet, nor is being made of, oldest first."""
+        """The sealed ledgers that are in no segment and in no plan yet, oldest first."""
         plan = self.cold.planned
         end = max(self.cold.end, self.kept_from, 0 if plan is None else plan.last + 1)
         return (ledger for ledger in self.ledgers.reaching(end) if ledger.phase is Phase.SEALED and not ledger.empty)
 
     def published(self, epoch: Epoch, segment: Segment) -> StreamRecord:
-        """Its object is there, and was read: readers may find it."""
+        """The object exists and was read back: readers may use it."""
         return self.with_cold(epoch, self.cold.published(segment))
 
     def with_cold(self, epoch: Epoch, cold: Cold) -> StreamRecord:

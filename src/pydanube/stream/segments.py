@@ -1,7 +1,7 @@
-"""Segments: stretches of a stream as objects in the cold tier, what is recorded of them, and the names of the objects.
+"""Segments: parts of a stream as objects in the cold tier, what is recorded of them, and the names of the objects.
 
 A plan is recorded before anything is written; the key of its object derives from the plan alone, so two writers of one
-plan make one object. The facts come from whoever wrote it and are what a reader checks.
+plan make one object. The writer records size, checksum and digest, which readers check.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydanube.base.ids import Epoch
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """These offsets are to become one segment. `epoch` is the owner's that planned it, whoever finishes it."""
+    """Offsets that are to become one segment. `epoch` is that of the owner who planned it; another may finish it."""
 
     first: int
     last: int
@@ -42,7 +42,7 @@ class Segment:
 
 
 def folder_of(stream: str) -> str:
-    """Where everything of the topic lies that `stream` is a partition of; the root of its table, if it has one."""
+    """The folder of the topic that `stream` is a partition of; the root of its table, if it has one."""
     return f"{stream.partition('.')[0]}/"
 
 
@@ -51,6 +51,6 @@ def partition_of(stream: str) -> int:
 
 
 def segment_key(stream: str, plan: SegmentPlan) -> str:
-    """Behind an underscore: who cleans up tables leaves such folders alone (§29). Some read the partition off it."""
-    place = f"{folder_of(stream)}_segments/partition={partition_of(stream)}"
-    return f"{place}/{plan.first:020d}-{plan.last:020d}-{plan.epoch}.parquet"
+    """In a folder with an underscore, which cleaners of tables leave alone (§29); some read the partition from it."""
+    folder = f"{folder_of(stream)}_segments/partition={partition_of(stream)}"
+    return f"{folder}/{plan.first:020d}-{plan.last:020d}-{plan.epoch}.parquet"

@@ -1,4 +1,4 @@
-"""When a part of a stream becomes a segment, and when its local copy may go. Pure: records and times in."""
+"""When a part of a stream becomes a segment, and when its local copy is deleted. Pure: records and times in."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pydanube.stream.segments import Segment
 
 @dataclass(frozen=True, slots=True)
 class TierSettings:
-    """What an operator may choose about the cold tier."""
+    """The settings of the cold tier."""
 
-    segment_bytes: int = 64 * MIB  # of batches; a ledger is sealed at this size, smaller ones are put together
-    lag_seconds: float = 3600.0  # what is older than this lies in object storage, if that answers
-    local_seconds: float | None = 24 * 3600.0  # local copies of what is uploaded go when they are older
-    local_bytes: int | None = None  # or when a topic, or partition, has more than this of them
-    free_part: float = 0.2  # or when less of the disk is free
-    lease_seconds: float = 6 * 3600.0  # objects that a table has given up stay so long, for those who read it
-    evicts: bool = True  # not where objects are forgotten with the process
+    segment_bytes: int = 64 * MIB  # of batches; a ledger is sealed at this size, smaller ones are combined
+    lag_seconds: float = 3600.0  # older messages are in object storage, if that is available
+    local_seconds: float | None = 24 * 3600.0  # local copies of uploaded messages are deleted at this age
+    local_bytes: int | None = None  # or when a topic, or partition, has more bytes of them
+    free_part: float = 0.2  # or when a smaller part of the disk is free
+    lease_seconds: float = 6 * 3600.0  # for readers of a table, objects stay so long after they left the table
+    evicts: bool = True  # not if the objects disappear with the process
 
     def __post_init__(self) -> None:
         for name in ("segment_bytes", "lag_seconds", "lease_seconds"):
@@ -33,14 +33,14 @@ class TierSettings:
 
     @property
     def ledger_seconds(self) -> float:
-        """A ledger is sealed at this age at the latest, and waits as long again for others to go with."""
+        """A ledger is sealed at this age at the latest, and waits as long again to be combined with others."""
         return self.lag_seconds / 2
 
 
 def next_segment(record: StreamRecord, settings: TierSettings, now: int, *, at_once: bool = False) -> int | None:
-    """Where the next segment is to end, if it is time for one: enough of it waits, or the oldest has waited enough.
+    """The last offset of the next segment, if it is time for one: enough is waiting, or the oldest waits long enough.
 
-    It has no more than a segment may have, unless one ledger alone does.
+    It is not larger than a segment may be, unless a single ledger is.
     """
     total, last, old = 0, None, at_once
     for ledger in record.waiting:
@@ -59,22 +59,22 @@ def next_segment(record: StreamRecord, settings: TierSettings, now: int, *, at_o
 
 
 def _has_rows(record: StreamRecord, ledger: LedgerRecord) -> bool:
-    """Whether anything is left of what no segment has of it: accepted damage alone is not worth an object."""
+    """Whether the part that is in no segment has any messages: a part that was given up as damaged needs no object."""
     return record.past_lost(max(ledger.first, record.cold.end)) <= ledger.last
 
 
 def local_segments(record: StreamRecord) -> list[Segment]:
-    """Those whose rows storage nodes have, too, oldest first."""
+    """The segments that storage nodes still have a copy of, oldest first."""
     return [segment for segment in record.cold.segments if segment.first >= record.cold.local_from]
 
 
 def local_bytes(record: StreamRecord) -> int:
-    """Of the sealed ledgers that storage nodes keep."""
+    """The bytes of the sealed ledgers that storage nodes keep."""
     return record.ledgers.bytes_reaching(max(record.kept_from, record.cold.local_from))
 
 
 def outlived(record: StreamRecord, settings: TierSettings, now: int) -> list[Segment]:
-    """Those whose local copies go by age or by bytes, oldest first."""
+    """The segments whose local copies are to be deleted because of their age or size, oldest first."""
     if not settings.evicts:
         return []
     found: list[Segment] = []
@@ -82,8 +82,8 @@ def outlived(record: StreamRecord, settings: TierSettings, now: int) -> list[Seg
     for segment in local_segments(record):
         time = record.aging_time(segment.last, segment.newest, now)
         aged = settings.local_seconds is not None and time + settings.local_seconds * SECOND <= now
-        crowded = settings.local_bytes is not None and total > settings.local_bytes
-        if not (aged or crowded):
+        too_large = settings.local_bytes is not None and total > settings.local_bytes
+        if not (aged or too_large):
             break
         total -= segment.bytes
         found.append(segment)
@@ -91,7 +91,7 @@ def outlived(record: StreamRecord, settings: TierSettings, now: int) -> list[Seg
 
 
 def lag_seconds(record: StreamRecord, now: int) -> float:
-    """How long the oldest sealed ledger waits for its segment to be published."""
+    """How long the oldest sealed ledger has been waiting for its segment to be published."""
     plan = record.cold.planned
     ledgers = record.waiting if plan is None else record.ledgers.reaching(plan.first)
     sealed = (ledger for ledger in ledgers if ledger.phase is Phase.SEALED and not ledger.empty)

@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused, OwnershipLost
 from pydanube.base.ids import NO_OFFSET
 from pydanube.base.limits import MILLISECOND, SECOND
-from pydanube.stream.delta_table import Change, Folded, Listed, TableFile, TableListing, table_changes
+from pydanube.stream.delta_table import FileChange, Folded, Listed, TableFile, TableListing, table_changes
 from pydanube.stream.segments import folder_of, partition_of
 from pydanube.wire.arrow import record_schema
 
@@ -150,7 +150,7 @@ def _listed(table: DeltaTable, partition: int) -> list[Listed]:
     return found
 
 
-def _add(change: Change, values: dict[str, str | None]) -> AddAction:
+def _add(change: FileChange, values: dict[str, str | None]) -> AddAction:
     file = change.file
     assert isinstance(file, TableFile)
     least: dict[str, int | str] = {"offset": file.first}
@@ -162,7 +162,7 @@ def _add(change: Change, values: dict[str, str | None]) -> AddAction:
     return AddAction(file.path, file.size, values, file.newest // MILLISECOND, change.changes_data, json.dumps(stats))
 
 
-def _remove(change: Change, values: dict[str, str | None], now: int) -> RemoveAction:
+def _remove(change: FileChange, values: dict[str, str | None], now: int) -> RemoveAction:
     return RemoveAction(change.file.path, change.changes_data, now // MILLISECOND, change.file.size, values)
 
 

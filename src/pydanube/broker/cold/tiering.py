@@ -36,7 +36,7 @@ from pydanube.storage.stream.cold import ColdTier
 from pydanube.storage.stream.stream import Stream
 from pydanube.stream.cold import Cold, Doomed, Entry, SegmentIndex, index_key, make_index
 from pydanube.stream.record import StreamRecord
-from pydanube.stream.retention import LedgerInfo, trim_before
+from pydanube.stream.retention import SealedPart, trim_before
 from pydanube.stream.segments import Segment, SegmentPlan, segment_key
 from pydanube.stream.tiering import local_segments, next_segment, outlived
 from pydanube.wire.batch import Batch
@@ -364,7 +364,7 @@ class Tiering:
 
         def bury(record: StreamRecord) -> StreamRecord:
             not_before = 0 if lease is None else now + lease
-            return record.with_cold(record.owner, record.cold.buried(stream.name, record.kept_from, not_before))
+            return record.with_cold(record.owner, record.cold.trimmed(stream.name, record.kept_from, not_before))
 
         record = await stream.decide(bury)
         while self._unfolds(topic):
@@ -398,12 +398,12 @@ class Tiering:
         head = first.head
         if record.kept_from > head.last:
             return True
-        rest = LedgerInfo(head.last + 1, first.last, first.bytes - head.bytes, first.newest)
-        stretches = chain((head, rest), record.stretches(first.last + 1))
+        rest = SealedPart(head.last + 1, first.last, first.bytes - head.bytes, first.newest)
+        parts = chain((head, rest), record.sealed_parts(first.last + 1))
         policy, unneeded = topic.options.retention, topic.options.deletable_before(topic.state)
         total = record.bytes
         now, trusted = self._clock.wall(), self._clock.trusted()
-        return trim_before(stretches, policy, unneeded, now, total_bytes=total, clock_trusted=trusted) > head.last
+        return trim_before(parts, policy, unneeded, now, total_bytes=total, clock_trusted=trusted) > head.last
 
     async def _fold(self, topic: Topic) -> None:
         """Keeps the record small: lists of older segments become index objects."""

@@ -136,7 +136,7 @@ class Backlog:
 def extents_of(stream: Stream, start: int) -> list[Extent]:
     """Of what is sealed and reaches to `start` or beyond, and of what is not yet as if it were one ledger."""
     record = stream.record
-    found = [Extent(ledger.first, ledger.last, ledger.bytes) for ledger in record.stretches(start)]
+    found = [Extent(ledger.first, ledger.last, ledger.bytes) for ledger in record.sealed_parts(start)]
     first = found[-1].last + 1 if found else max(record.end + 1, record.first)
     if stream.next_offset > first:
         found.append(Extent(first, stream.next_offset - 1, stream.open_bytes))

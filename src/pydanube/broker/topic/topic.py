@@ -523,7 +523,7 @@ class Topic:
     async def trim(self, now: int, *, clock_trusted: bool) -> None:
         async with self._starting:
             before = self.trim_end(now, clock_trusted=clock_trusted)
-            oldest = next(self.ledger.stream.record.stretches(), None)
+            oldest = next(self.ledger.stream.record.sealed_parts(), None)
             if oldest is not None and oldest.last < before:
                 await self.ledger.stream.trim(before)
 

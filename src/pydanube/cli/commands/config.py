@@ -65,7 +65,7 @@ def _rows(found: Settings) -> Iterator[dict[str, Any]]:
 
 
 def _shown(key: str, value: Any) -> Any:
-    """Without secrets; an option of object storage has a key of its own."""
+    """The value without secrets; each option of object storage is a setting."""
     if key in settings():
         return settings()[key].shown(value)
     section, _, name = key.rpartition(".")

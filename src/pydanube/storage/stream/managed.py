@@ -144,7 +144,7 @@ class ManagedLedger:
         """The first offset to keep, by the policy and by what subscriptions still need."""
         record = self.stream.record
         before = trim_before(
-            record.stretches(),
+            record.sealed_parts(),
             policy,
             deletable_before,
             now,
