@@ -34,7 +34,7 @@ async def prepared(door: Door) -> None:
 
 async def partitions(door: Door) -> list[Topic]:
     record = await caller(door).topics.lookup(TOPIC)
-    return [(await served(door, str(place))).reliable for place in record.places()]
+    return [(await served(door, str(place))).reliable for place in record.partition_names()]
 
 
 async def states(door: Door) -> list[State]:

@@ -87,7 +87,7 @@ async def made(broker: Broker, name: str = TOPIC, *, partitions: int = 0, table:
     """The topic's partitions; it is a table."""
     record = await caller(broker.door).topics.create(name, partitions=partitions, policies={"table": table}
     )  # fmt: skip
-    return [(await served(broker.door, str(each))).reliable for each in record.places()]
+    return [(await served(broker.door, str(each))).reliable for each in record.partition_names()]
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

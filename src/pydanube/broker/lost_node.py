@@ -75,7 +75,7 @@ async def _lost(metadata: LocalMetadata, identity: NodeIdentity) -> list[LostTop
     catalog = MetadataCatalog(metadata)
     found: list[LostTopic] = []
     for record in Directory(metadata).everything():
-        for name in record.places() if record.reliable else ():
+        for name in record.partition_names() if record.reliable else ():
             stream = record.stream(name.partition)
             data, state = [(await catalog.load(each))[0] for each in (stream, state_stream(stream))]
             if _only_on(data, identity) or _only_on(state, identity):

@@ -208,7 +208,7 @@ async def _topics(records: list[TopicRecord]) -> Any:
 
 async def _places(records: list[TopicRecord]) -> AsyncIterator[tuple[str, TopicRecord]]:
     """Each partition is a topic here. There may be very many: some in each turn of the loop."""
-    names = ((str(place), record) for record in records for place in record.places())
+    names = ((str(place), record) for record in records for place in record.partition_names())
     while some := list(islice(names, TOPICS_A_TURN)):
         for each in some:
             yield each

@@ -42,5 +42,5 @@ class DiscoveryService:
             record = await call.session.topics.lookup(topic)
         except TopicNotFound:
             return []
-        names = [str(place) for place in record.places()]
+        names = [str(place) for place in record.partition_names()]
         return names if parsed.partition is None else [name for name in names if name == topic]

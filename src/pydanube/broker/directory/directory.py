@@ -66,12 +66,12 @@ class TopicRecord:
         """The name of the stream of a partition. It has only numbers, no names."""
         return f"t{self.id}" if partition is None else f"t{self.id}.{partition}"
 
-    def places(self) -> list[TopicName]:
+    def partition_names(self) -> list[TopicName]:
         """The names of its partitions, or its own name if it has none."""
         return [self.name._replace(partition=each) for each in range(self.partitions)] or [self.name]
 
-    def check_place(self, name: TopicName) -> None:
-        """Raises `PartitionMissing` unless `name` is one of `places()`."""
+    def check_partition(self, name: TopicName) -> None:
+        """Raises `PartitionMissing` unless `name` is one of `partition_names()`."""
         if name.partition is None and self.partitions:
             last = self.partitions - 1
             raise PartitionMissing(f"{name} is partitioned; name one partition, {name}-part-0 to {name}-part-{last}")
@@ -189,10 +189,10 @@ class Directory:
     def topic_count(self, namespace: str) -> int:
         return self._store.count(f"{_TOPICS}{namespace}/")
 
-    def kept_places(self, besides: Container[int] = ()) -> Iterator[TopicName]:
+    def reliable_partitions(self, besides: Container[int] = ()) -> Iterator[TopicName]:
         """The partitions of all reliable topics but those with these ids, read lazily because there may be many."""
         for record in self.everything():
-            yield from record.places() if record.reliable and record.id not in besides else ()
+            yield from record.partition_names() if record.reliable and record.id not in besides else ()
 
     def everything(self) -> Iterator[TopicRecord]:
         """All topics of all namespaces, read lazily because there may be many."""

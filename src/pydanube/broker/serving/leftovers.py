@@ -43,7 +43,7 @@ class Leftovers:
 
     def add(self, record: TopicRecord) -> None:
         """Everything of a topic that was deleted, and that nobody has open."""
-        for place in record.places() if record.reliable else ():
+        for place in record.partition_names() if record.reliable else ():
             stream = record.stream(place.partition)
             self._streams |= {stream: None, state_stream(stream): None}
 

@@ -170,7 +170,7 @@ class OpenTopics:
         parsed = parse_topic(name)
         self.ask(principal, action, parsed, of)
         record = await self._record(principal, parsed)
-        return [parsed] if parsed.partition is not None else record.places()
+        return [parsed] if parsed.partition is not None else record.partition_names()
 
     async def _serve(
         self,
@@ -185,7 +185,7 @@ class OpenTopics:
         while True:  # in each wait others may have opened, changed or deleted it, or made it again
             self.check_serving()
             record = await self._record(principal, name, create=create, reliable=reliable)
-            record.check_place(name)
+            record.check_partition(name)
             found = self._opened.get(name)
             if found is not None and (found.lost or found.record.id != record.id):
                 await self.let_go(found)
@@ -260,7 +260,7 @@ class OpenTopics:
 
     async def end(self, record: TopicRecord) -> None:
         """It was deleted, so nobody opens it again: whoever uses it, or waits for it, hears so."""
-        deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.places()
+        deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.partition_names()
         opened = [self._opened.pop(place) for place in places if place in self._opened]
         opening = [self._opening.pop(place) for place in places if place in self._opening]
         await asyncio.gather(*(each.end(deleted) for each in opened))
@@ -300,7 +300,7 @@ class OpenTopics:
         """After an unclean stop nobody knows how long the last ledgers are: these topics are opened."""
         usage = self._usages[namespace]
         for record in self._directory.topics(namespace):
-            for place in record.places() if record.reliable else ():
+            for place in record.partition_names() if record.reliable else ():
                 if place in self._opened or place in self._opening:
                     continue
                 stream, _ = await self._around.catalog.load(record.stream(place.partition))
@@ -321,7 +321,7 @@ class OpenTopics:
     def uncount_topic(self, record: TopicRecord) -> None:
         """Nothing of it is stored any longer."""
         if (usage := self._usages.get(record.name.namespace)) is not None:
-            for place in record.places():
+            for place in record.partition_names():
                 usage.forget(str(place))
 
     def uncount_namespace(self, name: str) -> None:

@@ -181,7 +181,7 @@ class Redriver:
                 name, record = parse_topic(place), await self._record(principal, place, records)
                 if name.partition is None and record.partitions:
                     name = record.partition_of(letter.key or b"")
-                record.check_place(name)
+                record.check_partition(name)
             except (TopicNotFound, TopicKindDiffers, NameInvalid, PartitionMissing, NotAllowed) as error:
                 if target is not None:
                     raise

@@ -27,7 +27,7 @@ async def reopen(topics: OpenTopics, spreading: Spreading, directory: Directory)
     begun = spreading.begun()
     interrupted = [record for record in directory.everything() if record.id in begun] if begun else []
     deleted = begun - {record.id for record in interrupted}  # in the middle of the change
-    waiting, resuming = directory.kept_places(begun), iter(interrupted)
+    waiting, resuming = directory.reliable_partitions(begun), iter(interrupted)
     await asyncio.gather(
         *(_open_next(topics, waiting) for _ in range(TOPICS_REOPENING)),
         *(_resume_next(topics, spreading, resuming) for _ in range(TOPICS_RESUMING)),
@@ -44,7 +44,7 @@ async def _open_next(topics: OpenTopics, waiting: Iterator[TopicName]) -> None:
 async def _resume_next(topics: OpenTopics, spreading: Spreading, interrupted: Iterator[TopicRecord]) -> None:
     for record in interrupted:
         if await _try(str(record.name), spreading.finish(record)) and record.reliable:
-            await _open_next(topics, iter(record.places()))
+            await _open_next(topics, iter(record.partition_names()))
 
 
 async def _try(what: str, work: Awaitable[object]) -> bool:

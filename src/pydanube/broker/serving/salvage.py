@@ -88,7 +88,7 @@ class Salvage:
         while page := self._directory.topics(None, after, TOPICS_A_TURN):
             after = str(page[-1].name)
             for record in page:
-                for place in record.places() if record.reliable else ():
+                for place in record.partition_names() if record.reliable else ():
                     stream = record.stream(place.partition)
                     for each in (stream, state_stream(stream)):
                         for ledger in (await catalog.load(each))[0].ledgers:
@@ -105,7 +105,7 @@ class Salvage:
     async def _examine(self, principal: Principal, topic: str, accept: bool) -> Examined:
         name = parse_topic(topic)
         record = await self._topics.lookup(principal, Action.STORAGE_SALVAGE, topic)
-        places = [name] if name.partition is not None else record.places()
+        places = [name] if name.partition is not None else record.partition_names()
         examined = Examined([], [])
         for place in places:
             await self._place(record, place, accept, examined)

@@ -131,7 +131,7 @@ class Spreading:
         def served(place: TopicName) -> Coroutine[Any, Any, OpenTopic]:
             return self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(place), changing=True)
 
-        places = await together(served, record.places())
+        places = await together(served, record.partition_names())
         self._current(record)  # these may be of another topic that has its name now
         try:
             await _CHANGES[change](self._pending, places, fields)

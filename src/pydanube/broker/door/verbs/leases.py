@@ -26,7 +26,7 @@ class LeaseVerbs(Verbs):
         """Messages under leases, as soon as there is one; see `Leasing.receive`."""
         door, parsed = self._door, parse_topic(topic)
         record = await door.topics.lookup(self._principal, Action.SUBSCRIPTION_CONSUME, topic, of=subscription)
-        places = [parsed] if parsed.partition is not None else record.places()
+        places = [parsed] if parsed.partition is not None else record.partition_names()
         return await door.leasing.receive(
             self._session, places, subscription, consumer=consumer, limit=limit, wait=wait, lease_seconds=lease_seconds
         )
