@@ -14,7 +14,7 @@ import pydanube
 from api.http_client import Http, Reply, with_http
 from client.unreadable import poison
 from pydanube.access.principals import ANONYMOUS, SYSTEM
-from pydanube.api.http import door as door_module
+from pydanube.api.http import face as face_module
 from pydanube.api.server import Server
 from pydanube.base.errors import ConsumerBusy, OffsetsDamaged
 from pydanube.base.limits import KIB
@@ -362,6 +362,31 @@ def test_all_partitions_are_received_from_and_no_more_than_asked_for(tmp_path: P
     with_http(tmp_path, story)
 
 
+def test_a_seek_ends_leases_whose_consumer_leaves_with_the_last_of_them(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await make(http, messages=2)
+        held = await receive(http, "?consumer=a&limit=1") + await receive(http, "?consumer=b&limit=1")
+        assert (await http.ask("POST", f"{SUB}/seek", {"to": "earliest"})).status == 200
+        assert (await settle(http, "nack", *held)).json["code"] == "lease_ended"
+        assert values(await receive(http)) == ["m0", "m1"]
+
+    with_http(tmp_path, story)
+
+
+def test_leases_are_of_their_own_subscription_only(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await make(http, messages=1)
+        [held] = await receive(http)
+        other = f"{ORDERS}/subscriptions/other"
+        assert (await http.ask("PUT", other, {})).status == 201
+        for verb in ("nack", "extend?lease_seconds=60"):
+            told = await http.ask("POST", f"{other}/{verb}", {"leases": [held["lease"]]})
+            assert told.json["code"] == "lease_ended"
+        assert (await settle(http, "ack", held)).json["acked"] == 1
+
+    with_http(tmp_path, story)
+
+
 def test_a_client_that_hangs_up_while_it_waits_takes_nothing_with_it(tmp_path: Path) -> None:
     async def story(server: Server, http: Http) -> None:
         await make(http)
@@ -398,7 +423,7 @@ def test_an_answer_ends_after_a_mebibyte_and_the_rest_has_not_failed(tmp_path: P
 
 def test_leases_and_requests_that_wait_have_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leasing_module, "LEASES_MAX", 3)
-    monkeypatch.setattr(door_module, "WAITING_REQUESTS_MAX", 1)
+    monkeypatch.setattr(face_module, "WAITING_REQUESTS_MAX", 1)
 
     async def story(server: Server, http: Http) -> None:
         await make(http, messages=5)

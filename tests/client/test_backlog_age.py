@@ -89,7 +89,7 @@ def test_after_a_restart_it_is_read_as_often_as_one_answer_may(monkeypatch: pyte
             await publish(client, f"{WIDE}-part-{partition}")
         await server.restart()
         clock.advance(7)
-        monkeypatch.setattr("pydanube.broker.door.admin.AGE_READS_MAX", 1)
+        monkeypatch.setattr("pydanube.broker.door.verbs.subscriptions.AGE_READS_MAX", 1)
         unknown = await client.admin.describe_subscription(WIDE, "s")
         assert (unknown["backlog"], unknown["backlog_seconds"]) == (2, None)  # one of the two is not known yet
         known = await client.admin.describe_subscription(WIDE, "s")

@@ -93,24 +93,24 @@ class Resource(NamedTuple):
 BROKER = Resource(ResourceKind.BROKER)
 
 
-def namespace(name: str) -> Resource:
+def namespace_resource(name: str) -> Resource:
     return Resource(ResourceKind.NAMESPACE, name)
 
 
-def topic(name: TopicName) -> Resource:
+def topic_resource(name: TopicName) -> Resource:
     return Resource(ResourceKind.TOPIC, str(name.whole))
 
 
-def subscription(of: TopicName, name: str) -> Resource:
-    return Resource(ResourceKind.SUBSCRIPTION, name, str(of.whole))
+def subscription_resource(topic: TopicName, name: str) -> Resource:
+    return Resource(ResourceKind.SUBSCRIPTION, name, str(topic.whole))
 
 
-def sink(target: str) -> Resource:
+def sink_resource(target: str) -> Resource:
     """A job that writes exactly once goes by what it writes to."""
     return Resource(ResourceKind.SINK, target)
 
 
-def pipeline(name: str) -> Resource:
+def pipeline_resource(name: str) -> Resource:
     return Resource(ResourceKind.PIPELINE, name)
 
 

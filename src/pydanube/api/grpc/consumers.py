@@ -25,6 +25,7 @@ from pydanube.base.errors import (
     DanubeError,
     GrpcMessageTooLarge,
     LimitReached,
+    NotAllowed,
     PartitionMissing,
     RequestInvalid,
     SubscriptionNotFound,
@@ -213,11 +214,16 @@ class GrpcConsumer:
             call.finish(GrpcStatus.DATA_LOSS, f"{error} ({error.help})")
 
     def closed(self, error: DanubeError) -> None:
-        """Health checks say CLOSE from now on; when the client has asked, its stream ends, and it looks again."""
+        """Health checks say CLOSE from now on; when the client has asked, its stream ends, and it looks again.
+
+        One that is no longer allowed has nothing to look for: its stream ends at once.
+        """
         self.handle = None
         self._service.detach(self)
         call, self.call = self.call, None
-        if call is not None:
+        if call is not None and isinstance(error, NotAllowed):
+            call.fail(error)
+        elif call is not None:
             asyncio.get_running_loop().call_later(GRPC_CLOSE_SECONDS, call.finish)
 
     def _top_up(self) -> None:
@@ -388,7 +394,10 @@ class ConsumerService:
             if known is not None and isinstance(error, SubscriptionNotFound | TopicNotFound):
                 await self._memory.forget(number)
             await asyncio.sleep(GRPC_REFUSAL_SECONDS)
-            call.finish(GrpcStatus.UNAVAILABLE, f"{error}: subscribe again.")
+            if isinstance(error, NotAllowed):
+                call.fail(error)
+            else:
+                call.finish(GrpcStatus.UNAVAILABLE, f"{error}: subscribe again.")
             return
         consumer.stream(call)
 

@@ -123,7 +123,7 @@ class Outlet:
 
     def reset(self, generation: int) -> None:
         self._arrived.clear()
-        self._leasing.end(list(self.leases.values()))
+        self._end(list(self.leases.values()))
 
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
         gone = Ranges(ranges)
@@ -133,7 +133,12 @@ class Outlet:
             for first, last in gone:
                 left.cut(first, last)
             self._arrived += [delivery._replace(first=first, last=last) for first, last in left]
-        self._leasing.end([lease for offset, lease in self.leases.items() if offset in gone])
+        self._end([lease for offset, lease in self.leases.items() if offset in gone])
+
+    def _end(self, leases: Sequence[Lease]) -> None:
+        """The consumer leaves in the next turn, if it does: its subscription is telling all of them."""
+        self._leasing.end(leases, drop=False)
+        asyncio.get_running_loop().call_soon(self._leasing.drop, self)
 
     def unreadable(self, error: DanubeError | None) -> None:
         if error is not None:

@@ -145,6 +145,7 @@ class Session:
         With `resume`, the mark of a handle that it had, only the very same topic will do. An exclusive one is alone.
         """
         topics = self._door.topics
+        version = topics.rights_version
         opened = await topics.open(
             self.principal, Action.TOPIC_PUBLISH, topic, create=create and resume is None, reliable=reliable
         )
@@ -155,6 +156,8 @@ class Session:
         if name is not None and isinstance(opened.topic, Topic):
             session = await opened.topic.attach(name, fresh=fresh, temporary=temporary, renewal=renewal)
             opened.check_producers(exclusive=exclusive)  # others may have been quicker
+        topics.ask_again(version, self.principal, Action.TOPIC_PUBLISH, opened.name)
+        if session is not None and isinstance(opened.topic, Topic):
             opened.topic.sessions.hold(session)
             temporary = opened.topic.state.producers.get(session.producer).temporary  # whatever the caller says
         producer = ProducerHandle(topics, self.principal, opened, session, ended, temporary=temporary)
@@ -190,17 +193,18 @@ class Session:
         consumer of its own name that is in the way goes: its connection may be half open, and only the caller knows
         that nobody is at the other end.
         """
-        door = self._door
+        door, action = self._door, Action.SUBSCRIPTION_CONSUME
+        version = door.topics.rights_version
+        if options is not None:
+            self.subscriptions.ask_dead_letters(options)
         opened = await door.topics.open(
             self.principal,
-            Action.SUBSCRIPTION_CONSUME,
+            action,
             topic,
-            of=subscription,
+            subscription=subscription,
             create=create and resume is None,
             reliable=reliable,
         )
-        if options is not None:
-            self.subscriptions.ask_dead_letters(options)
         opened.check_mark(resume)
         opened.check_consumers()
         is_new = subscription not in opened.topic.subscriptions
@@ -213,6 +217,7 @@ class Session:
             await door.pending.forget(topic, subscription)
         opened.check_consumers()  # others may have been quicker
         opened.check_subscription(host)
+        door.topics.ask_again(version, self.principal, action, opened.name, subscription)
 
         def connected() -> Consumer:
             return opened.topic.connect(host, name, sink, filters, timing)
@@ -241,9 +246,12 @@ class Session:
 
         With `stored` the topic must be one that stores messages.
         """
-        opened = await self._door.topics.open(self.principal, Action.SUBSCRIPTION_CONSUME, topic, of=name)
+        topics, asked = self._door.topics, (self.principal, Action.SUBSCRIPTION_CONSUME)
+        version = topics.rights_version
+        opened = await topics.open(*asked, topic, subscription=name)
+        topics.ask_again(version, *asked, opened.name, name)
         host = (opened.reliable if stored else opened.topic).subscriptions.get(name)
-        return None if host is None else SubscriptionHandle(self._door.topics, self.principal, opened, name, host)
+        return None if host is None else SubscriptionHandle(topics, self.principal, opened, name, host)
 
     async def subscription(self, topic: str, name: str, *, stored: bool = False) -> SubscriptionHandle:
         """The same; raises `SubscriptionNotFound` if the topic has none of that name."""

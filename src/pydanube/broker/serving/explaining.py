@@ -52,9 +52,9 @@ async def explain(
         raise RequestInvalid("give either an offset or a consumer to explain, not both")
     asked = (principal, Action.SUBSCRIPTION_DESCRIBE, topic)
     if offset is not None or consumer is not None:
-        places = [await topics.open(*asked, of=subscription)]
+        places = [await topics.open(*asked, subscription=subscription)]
     else:
-        places = await topics.places(*asked, of=subscription)
+        places = await topics.places(*asked, subscription=subscription)
     if not isinstance(places[0].topic, Topic):
         raise NotReliable(f"{places[0].name} is not reliable: only waiting consumers get its messages")
     told = [

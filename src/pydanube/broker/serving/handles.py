@@ -136,7 +136,7 @@ class ProducerHandle:
 class AckVerdict(Enum):
     """What an ack of one message means."""
 
-    VOID = "nobody can have been given the message"
+    VOID = "no consumer can have been given the message"
     LATE = "it is acknowledged already, or was given before a seek"
     COUNTS = "the message is done"
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from pydanube.access.principals import Principal
-from pydanube.access.rights import Action, Authorise, namespace
+from pydanube.access.rights import Action, Authorise, namespace_resource
 from pydanube.base.durability import Durability
 from pydanube.base.names import TopicName, parse_topic, parse_whole
 from pydanube.broker.directory.directory import Directory, TopicRecord
@@ -44,12 +44,12 @@ class Lifecycle:
     # -- namespaces ----------------------------------------------------------------------------------------------------
 
     async def create_namespace(self, principal: Principal, name: str, policies: Mapping[str, Any]) -> None:
-        self._authorise(principal, Action.NAMESPACE_CREATE, namespace(name))
+        self._authorise(principal, Action.NAMESPACE_CREATE, namespace_resource(name))
         self._topics.check_serving()
         await self._directory.create_namespace(name, policies)
 
     async def delete_namespace(self, principal: Principal, name: str, *, dry_run: bool = False) -> None:
-        self._authorise(principal, Action.NAMESPACE_DELETE, namespace(name))
+        self._authorise(principal, Action.NAMESPACE_DELETE, namespace_resource(name))
         self._topics.check_serving()
         if dry_run:
             return self._directory.check_deletable(name)
@@ -61,7 +61,7 @@ class Lifecycle:
 
     async def change_namespace(self, principal: Principal, name: str, changes: Mapping[str, Any]) -> Policies:
         """What holds in it afterwards."""
-        self._authorise(principal, Action.NAMESPACE_ALTER, namespace(name))
+        self._authorise(principal, Action.NAMESPACE_ALTER, namespace_resource(name))
         self._topics.check_serving()
         policies = await self._errands.run(self._change_namespace(name, changes))
         await self._topics.counted(name)

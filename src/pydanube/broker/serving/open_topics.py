@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pydanube.access.principals import SYSTEM, Principal
-from pydanube.access.rights import Action, Authorise, subscription, topic
+from pydanube.access.rights import Action, Authorise, subscription_resource, topic_resource
 from pydanube.base.errors import (
     DanubeError,
     OffsetsDamaged,
@@ -74,9 +74,20 @@ class OpenTopics:
 
     # -- who may -------------------------------------------------------------------------------------------------------
 
-    def ask(self, principal: Principal, action: Action, name: TopicName, of: str | None = None) -> None:
-        """Raises `NotAllowed` unless the principal may do that to the topic, or to its subscription `of` that name."""
-        self._authorise(principal, action, topic(name) if of is None else subscription(name, of))
+    def ask(self, principal: Principal, action: Action, name: TopicName, subscription: str | None = None) -> None:
+        """Raises `NotAllowed` unless the principal may do that to the topic, or to one of its subscriptions."""
+        self._authorise(
+            principal,
+            action,
+            topic_resource(name) if subscription is None else subscription_resource(name, subscription),
+        )
+
+    def ask_again(
+        self, version: int, principal: Principal, action: Action, name: TopicName, subscription: str | None = None
+    ) -> None:
+        """The same, if what rights rest on has changed since that version: before a handle is made of the answer."""
+        if version != self.rights_version:
+            self.ask(principal, action, name, subscription)
 
     def reconsider(self) -> None:
         """What rights rest on has changed: whoever may no longer be here is sent away."""
@@ -95,13 +106,13 @@ class OpenTopics:
         action: Action,
         name: str,
         *,
-        of: str | None = None,
+        subscription: str | None = None,
         create: bool = False,
         reliable: bool | None = None,
     ) -> TopicRecord:
-        """The topic of that name, made if it may be. `of` is the subscription that the action is about, if any."""
+        """The topic of that name, made if it may be. `subscription` is what the action is about, if it is one."""
         parsed = parse_topic(name)
-        self.ask(principal, action, parsed, of)
+        self.ask(principal, action, parsed, subscription)
         return await self._record(principal, parsed, create=create, reliable=reliable)
 
     async def _record(
@@ -127,29 +138,29 @@ class OpenTopics:
         action: Action,
         name: str,
         *,
-        of: str | None = None,
+        subscription: str | None = None,
         create: bool = False,
         reliable: bool | None = None,
         changing: bool = False,
     ) -> OpenTopic:
         """The topic or partition, served here from now on; whole, unless it is `changing` that asks for it.
 
-        `of` is the subscription that the action is about, if it is about one.
+        `subscription` is what the action is about, if it is one.
         """
         parsed = parse_topic(name)
-        self.ask(principal, action, parsed, of)
+        self.ask(principal, action, parsed, subscription)
         return await self._serve(principal, parsed, create=create, reliable=reliable, changing=changing)
 
     async def places(
-        self, principal: Principal, action: Action, name: str, *, of: str | None = None
+        self, principal: Principal, action: Action, name: str, *, subscription: str | None = None
     ) -> list[OpenTopic]:
         """The partition that is named, or all of the topic."""
         return await together(
-            lambda place: self._serve(principal, place), await self._names(principal, action, name, of)
+            lambda place: self._serve(principal, place), await self._names(principal, action, name, subscription)
         )
 
     async def sound_places(
-        self, principal: Principal, action: Action, name: str, *, of: str | None = None
+        self, principal: Principal, action: Action, name: str, *, subscription: str | None = None
     ) -> tuple[list[OpenTopic | None], str | None]:
         """The same, with None for partitions whose state is damaged, and why the first of them is, if some is sound."""
         damage: list[OffsetsDamaged] = []
@@ -161,14 +172,16 @@ class OpenTopics:
                 damage.append(error)
                 return None
 
-        found = await together(served, await self._names(principal, action, name, of))
+        found = await together(served, await self._names(principal, action, name, subscription))
         if not any(found):
             raise damage[0]
         return found, str(damage[0]) if damage else None
 
-    async def _names(self, principal: Principal, action: Action, name: str, of: str | None) -> list[TopicName]:
+    async def _names(
+        self, principal: Principal, action: Action, name: str, subscription: str | None
+    ) -> list[TopicName]:
         parsed = parse_topic(name)
-        self.ask(principal, action, parsed, of)
+        self.ask(principal, action, parsed, subscription)
         record = await self._record(principal, parsed)
         return [parsed] if parsed.partition is not None else record.partition_names()
 

@@ -25,7 +25,9 @@ class LeaseVerbs(Verbs):
     ) -> list[Received]:
         """Messages under leases, as soon as there is one; see `Leasing.receive`."""
         door, parsed = self._door, parse_topic(topic)
-        record = await door.topics.lookup(self._principal, Action.SUBSCRIPTION_CONSUME, topic, of=subscription)
+        record = await door.topics.lookup(
+            self._principal, Action.SUBSCRIPTION_CONSUME, topic, subscription=subscription
+        )
         places = [parsed] if parsed.partition is not None else record.partition_names()
         return await door.leasing.receive(
             self._session, places, subscription, consumer=consumer, limit=limit, wait=wait, lease_seconds=lease_seconds

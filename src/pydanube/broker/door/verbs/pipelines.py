@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube.access.rights import Action, pipeline
+from pydanube.access.rights import Action, pipeline_resource
 from pydanube.base.errors import PipelineLimitReached, PipelineNotFound
 from pydanube.base.limits import PIPELINES_MAX
 from pydanube.broker.door.pipelines import Order, Pipeline, Report, What
@@ -22,7 +22,7 @@ class PipelineVerbs(Verbs):
 
     def report(self, name: str, report: Report) -> Order | None:
         """What the runner is to do."""
-        self._ask(Action.PIPELINE_REPORT, pipeline(name))
+        self._ask(Action.PIPELINE_REPORT, pipeline_resource(name))
         return self._door.pipelines.report(name, report)
 
     def listed(self) -> list[Pipeline]:
@@ -31,19 +31,19 @@ class PipelineVerbs(Verbs):
         return self._door.pipelines.listed()
 
     def get(self, name: str) -> Pipeline:
-        self._ask(Action.PIPELINE_DESCRIBE, pipeline(name))
+        self._ask(Action.PIPELINE_DESCRIBE, pipeline_resource(name))
         return self._door.pipelines.get(name)
 
     def order(self, name: str, what: What) -> Pipeline:
         """The runner hears it with its next report. The last order counts."""
-        self._ask(Action.PIPELINE_ORDER, pipeline(name))
+        self._ask(Action.PIPELINE_ORDER, pipeline_resource(name))
         return self._door.pipelines.order(name, what)
 
     async def forget(self, name: str, *, records: bool) -> None:
         """One that does not run is no longer listed. What it remembers stays, as a checkpoint in a folder does: which
         generation of its checkpoint counts, and which dead letters were redriven. With `records` that goes too.
         """
-        self._ask(Action.PIPELINE_FORGET, pipeline(name))
+        self._ask(Action.PIPELINE_FORGET, pipeline_resource(name))
         notes, kept = self._door.notes, list[str]()
         if records:
             kept = [key for part in PARTS for key in notes.all(f"{_RECORDS}{part}/{name}/")]
@@ -63,7 +63,7 @@ class PipelineVerbs(Verbs):
 
         With `before`, it is written only if that is still there.
         """
-        self._ask(Action.PIPELINE_REPORT, pipeline(name))
+        self._ask(Action.PIPELINE_REPORT, pipeline_resource(name))
         notes, key = self._door.notes, f"{_RECORDS}{part}/{name}/{page}"
         if text is not None:
             known = {each.split("/")[2] for each in notes.all(f"{_RECORDS}{part}/")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube.access.rights import Action, sink
+from pydanube.access.rights import Action, sink_resource
 from pydanube.base.errors import SinkBlocked
 from pydanube.broker.door.verbs.base import Verbs
 from pydanube.topic.sinks import Request, SinkKey, SinkRecord, Verdict
@@ -13,12 +13,12 @@ class SinkVerbs(Verbs):
 
     async def begin(self, key: SinkKey) -> tuple[str, SinkRecord | None]:
         """Where the writer stages its rows, and what it has committed last."""
-        self._ask(Action.SINK_WRITE, sink(key.target))
+        self._ask(Action.SINK_WRITE, sink_resource(key.target))
         return await self._door.sinks.begin(key)
 
     async def commit(self, key: SinkKey, request: Request) -> Verdict:
         """Done when the rows are there and seen. The caller must be allowed to publish to each of their topics."""
-        self._ask(Action.SINK_WRITE, sink(key.target))
+        self._ask(Action.SINK_WRITE, sink_resource(key.target))
         return await self._door.sinks.commit(self._principal, key, request)
 
     def listed(self, limit: int) -> list[tuple[SinkRecord, SinkBlocked | None]]:
@@ -29,5 +29,5 @@ class SinkVerbs(Verbs):
 
     async def forget(self, key: SinkKey, *, abandon: bool = False) -> None:
         """The writer will not come again, or may start over; see `Sinks.forget`."""
-        self._ask(Action.SINK_FORGET, sink(key.target))
+        self._ask(Action.SINK_FORGET, sink_resource(key.target))
         await self._door.sinks.forget(key, abandon=abandon)

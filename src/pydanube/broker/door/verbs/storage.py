@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from pydanube.access.rights import Action, namespace
+from pydanube.access.rights import Action, namespace_resource
 from pydanube.base.errors import NotAllowed, TopicNotFound
 from pydanube.broker.cold.storage_admin import ObjectStorageStatus, Part, Usage
 from pydanube.broker.cold.topic_tables import TABLE_STEPS, TableStatus
@@ -55,16 +55,16 @@ class StorageVerbs(Verbs):
         places[0].reliable  # noqa: B018 - raises if it keeps none
         return usage_of(places, door.tiers, door.clock.wall())
 
-    async def listed(self, of: str, after: str, limit: int) -> tuple[list[tuple[str, Usage]], bool]:
+    async def listed(self, namespace: str, after: str, limit: int) -> tuple[list[tuple[str, Usage]], bool]:
         """Of the next topics of a namespace that keep messages, behind the one of that name; whether there are more.
 
         Those that the caller may not see are left out.
         """
-        self._ask(Action.STORAGE_DESCRIBE, namespace(of))
+        self._ask(Action.STORAGE_DESCRIBE, namespace_resource(namespace))
         found: list[TopicRecord] = []
         more = True
         while more and len(found) <= limit:
-            known = await records_of(self._door.directory, of, f"/{of}/{after}", limit + 1)
+            known = await records_of(self._door.directory, namespace, f"/{namespace}/{after}", limit + 1)
             found += [record for record in known if record.reliable]
             more = len(known) > limit
             after = known[-1].name.name if known else after

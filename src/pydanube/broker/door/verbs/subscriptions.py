@@ -38,7 +38,9 @@ class SubscriptionVerbs(Verbs):
     ) -> None:
         """Makes it where it is new, without a consumer; where it is known, its options stay as they are."""
         whole = str(parse_whole(topic))
-        places = await self._door.topics.places(self._principal, Action.SUBSCRIPTION_CREATE, whole, of=subscription)
+        places = await self._door.topics.places(
+            self._principal, Action.SUBSCRIPTION_CREATE, whole, subscription=subscription
+        )
         if isinstance(start, int) and start:
             only(places, "an offset to start at")
         if options is not None:
@@ -77,7 +79,7 @@ class SubscriptionVerbs(Verbs):
         return await self._described(Action.SUBSCRIPTION_DESCRIBE, topic, subscription)
 
     async def _described(self, action: Action, topic: str, subscription: str) -> SubscriptionStats:
-        places, why = await self._door.topics.sound_places(self._principal, action, topic, of=subscription)
+        places, why = await self._door.topics.sound_places(self._principal, action, topic, subscription=subscription)
         return await aged(subscription_stats(subscription, places, self._door.clock.wall(), why), places, self._ages())
 
     async def consumers(self, topic: str, subscription: str) -> list[Member]:
@@ -168,7 +170,7 @@ class SubscriptionVerbs(Verbs):
 
     async def _set_options(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
         door, parsed, pending = self._door, parse_topic(topic), self._door.pending
-        record = await door.topics.lookup(self._principal, Action.SUBSCRIPTION_ALTER, topic, of=subscription)
+        record = await door.topics.lookup(self._principal, Action.SUBSCRIPTION_ALTER, topic, subscription=subscription)
         if not record.reliable:
             raise NotReliable(f"{topic} is not reliable, so its subscriptions have no options")
         more_may_come = record.partitions and parsed.partition is None
@@ -205,7 +207,7 @@ class SubscriptionVerbs(Verbs):
 
     async def _find(self, action: Action, topic: str, subscription: str) -> list[tuple[OpenTopic, AnySubscription]]:
         """Where the subscription is: not in partitions that were added since, if no consumer has seen them yet."""
-        places = await self._door.topics.places(self._principal, action, topic, of=subscription)
+        places = await self._door.topics.places(self._principal, action, topic, subscription=subscription)
         found = [(each, host) for each in places if (host := each.topic.subscriptions.get(subscription)) is not None]
         if not found:
             raise SubscriptionNotFound(f"{topic} has no subscription {subscription!r}")

@@ -12,7 +12,7 @@ from asyncio import Future
 from collections.abc import Mapping
 from typing import Any
 
-from pydanube.access.rights import BROKER, Action, namespace
+from pydanube.access.rights import BROKER, Action, namespace_resource
 from pydanube.base.durability import Durability
 from pydanube.base.errors import ArgumentInvalid, NamespaceNotFound, TopicClosed, TopicExists, TopicNotFound
 from pydanube.base.limits import TOPICS_READ_A_TURN
@@ -34,7 +34,7 @@ class NamespaceVerbs(Verbs):
 
     def policies(self, name: str) -> Policies:
         """What holds in it."""
-        self._ask(Action.NAMESPACE_DESCRIBE, namespace(name))
+        self._ask(Action.NAMESPACE_DESCRIBE, namespace_resource(name))
         return self._door.directory.policies(name)
 
     async def create(self, name: str, policies: Mapping[str, Any]) -> None:
@@ -111,10 +111,10 @@ class TopicVerbs(Verbs):
     async def delete(self, name: str, *, dry_run: bool = False) -> None:
         await self._door.lifecycle.delete_topic(self._principal, name, dry_run=dry_run)
 
-    async def listed(self, of: str | None, after: str = "", most: int | None = None) -> list[TopicRecord]:
+    async def listed(self, namespace: str | None, after: str = "", most: int | None = None) -> list[TopicRecord]:
         """Of a namespace, or of all, in the order of their names, behind the topic `after`."""
-        self._ask(Action.TOPIC_LIST, BROKER if of is None else namespace(of))
-        return await records_of(self._door.directory, of, after, most)
+        self._ask(Action.TOPIC_LIST, BROKER if namespace is None else namespace_resource(namespace))
+        return await records_of(self._door.directory, namespace, after, most)
 
     async def watch(
         self, namespaces: frozenset[str] | None, revision: int | None, seconds: float, *, replaced: Future[None]
@@ -123,7 +123,7 @@ class TopicVerbs(Verbs):
 
         `replaced` is done when the caller has asked again, and does not wait for this answer any longer.
         """
-        for each in [BROKER] if namespaces is None else [namespace(name) for name in sorted(namespaces)]:
+        for each in [BROKER] if namespaces is None else [namespace_resource(name) for name in sorted(namespaces)]:
             self._ask(Action.TOPIC_LIST, each)
         return await self._door.topic_changes.after(namespaces, revision, seconds, replaced=replaced)
 
@@ -150,14 +150,14 @@ class TopicVerbs(Verbs):
         return await self._door.redriver.redrive(self._principal, name, wanted)
 
 
-async def records_of(directory: Directory, of: str | None, after: str, most: int | None) -> list[TopicRecord]:
+async def records_of(directory: Directory, namespace: str | None, after: str, most: int | None) -> list[TopicRecord]:
     """Of a namespace, or of all, behind the topic `after`; some are read in each turn, as there may be many."""
     found: list[TopicRecord] = []
     while most is None or len(found) < most:
         few = TOPICS_READ_A_TURN if most is None else min(TOPICS_READ_A_TURN, most - len(found))
-        if of is not None:
-            directory.policies(of)  # which must exist
-        some = directory.topics(of, after, few)
+        if namespace is not None:
+            directory.policies(namespace)  # which must exist
+        some = directory.topics(namespace, after, few)
         found += some
         if len(some) < few:
             break

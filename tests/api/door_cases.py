@@ -1,0 +1,275 @@
+"""One call of each verb of each face, and what its caller has to be allowed: nothing more and nothing less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from api.door_rig import JOB, LETTERS, ORDERS, SECOND, Right, World
+from pydanube.access.rights import (
+    BROKER,
+    Action,
+    Resource,
+    namespace_resource,
+    pipeline_resource,
+    sink_resource,
+    subscription_resource,
+    topic_resource,
+)
+from pydanube.api.grpc.ids import consumer_id, producer_id
+from pydanube.base.names import parse_topic
+
+Fields = dict[str, Any] | Callable[[World], dict[str, Any]]
+
+
+class Case(NamedTuple):
+    asks: set[Right] | Callable[[World], set[Right]]
+    fields: Fields = {}  # noqa: RUF012 - nobody changes it
+    fails: str | None = None  # how it is answered when it is allowed, if not well
+
+    def rights(self, world: World) -> set[Right]:
+        return self.asks if isinstance(self.asks, set) else self.asks(world)
+
+    def given(self, world: World) -> dict[str, Any]:
+        return self.fields if isinstance(self.fields, dict) else self.fields(world)
+
+
+def of_topic(name: str = ORDERS) -> Resource:
+    return topic_resource(parse_topic(name))
+
+
+def of(name: str, on: str = ORDERS) -> Resource:
+    return subscription_resource(parse_topic(on), name)
+
+
+def every_topic(world: World) -> list[Resource]:
+    return [topic_resource(record.name) for record in world.door.directory.topics("default")]
+
+
+def channel(world: World) -> int:
+    """A new one."""
+    world.memory["channel"] += 1
+    number: int = world.memory["channel"]
+    return number
+
+
+DEFAULT, SHOP, FLOW = namespace_resource("default"), namespace_resource("shop"), pipeline_resource("flow")
+BILLING, NEW = of("billing"), of("new")
+_ORDERS = {"topic": ORDERS}
+_BILLING = {"topic": ORDERS, "subscription": "billing"}
+_JOB = {"query": JOB.query, "target": JOB.target}
+_LETTERS_TO_SECOND = {"failure": {"poison": "dead_letter", "dead_letter_topic": SECOND}}
+_REPORT = {"pipeline": "flow", "run": "r1", "state": "running", "info": {"host": "here"}}
+
+NATIVE: dict[str, Case] = {
+    "status": Case({(Action.STATUS, BROKER)}),
+    "connection.list": Case({(Action.CONNECTION_LIST, BROKER)}),
+    "namespace.create": Case({(Action.NAMESPACE_CREATE, SHOP)}, {"namespace": "shop"}),
+    "namespace.list": Case({(Action.NAMESPACE_LIST, BROKER)}),
+    "namespace.policies": Case(
+        {(Action.NAMESPACE_ALTER, SHOP)}, {"namespace": "shop", "policies": {"topics_max": 100}}
+    ),
+    "namespace.delete": Case({(Action.NAMESPACE_DELETE, SHOP)}, {"namespace": "shop"}),
+    "topic": Case(
+        {(Action.TOPIC_LOOKUP, of_topic("/default/used")), (Action.TOPIC_CREATE, of_topic("/default/used"))},
+        {"topic": "/default/used", "create": True},
+    ),
+    "topic.create": Case({(Action.TOPIC_CREATE, of_topic("/default/made"))}, {"topic": "/default/made"}),
+    "topic.list": Case({(Action.TOPIC_LIST, DEFAULT)}),
+    "topic.list_all": Case({(Action.TOPIC_LIST, BROKER)}),
+    "topic.watch": Case({(Action.TOPIC_LIST, DEFAULT)}, {"namespaces": ["default"]}),
+    "topic.alter": Case({(Action.TOPIC_ALTER, of_topic())}, {**_ORDERS, "policies": {"producers_max": 100}}),
+    "topic.delete": Case({(Action.TOPIC_DELETE, of_topic("/default/made"))}, {"topic": "/default/made"}),
+    "topic.describe": Case({(Action.TOPIC_DESCRIBE, of_topic())}, _ORDERS),
+    "open_producer": Case(
+        {(Action.TOPIC_PUBLISH, of_topic("/default/new")), (Action.TOPIC_CREATE, of_topic("/default/new"))},
+        lambda world: {"channel": channel(world), "topic": "/default/new"},
+    ),
+    "open_consumer": Case(
+        {(Action.SUBSCRIPTION_CONSUME, NEW), (Action.TOPIC_PUBLISH, of_topic(SECOND))},
+        lambda world: {
+            "channel": channel(world),
+            "topic": ORDERS,
+            "subscription": "new",
+            "type": "shared",
+            "options": _LETTERS_TO_SECOND,
+        },
+    ),
+    "seek": Case({(Action.SUBSCRIPTION_SEEK, BILLING)}, {"channel": 2, "offset": 0}),
+    "pause": Case({(Action.SUBSCRIPTION_PAUSE, BILLING)}, {"channel": 2}),
+    "resume": Case({(Action.SUBSCRIPTION_PAUSE, BILLING)}, {"channel": 2}),
+    "read": Case({(Action.TOPIC_READ, of_topic())}, {**_ORDERS, "offset": 0}),
+    "sizes": Case({(Action.TOPIC_READ, of_topic())}, {**_ORDERS, "offset": 0}),
+    "bounds": Case({(Action.TOPIC_READ, of_topic())}, _ORDERS),
+    "offset_of_time": Case({(Action.TOPIC_READ, of_topic())}, {**_ORDERS, "time": 0}),
+    "news": Case(
+        {(Action.TOPIC_READ, of_topic()), (Action.TOPIC_READ, of_topic(SECOND))},
+        {"offsets": {ORDERS: 0, SECOND: 0}, "milliseconds": 10},
+    ),
+    "subscription.create": Case(
+        {(Action.SUBSCRIPTION_CREATE, of("made")), (Action.TOPIC_PUBLISH, of_topic(SECOND))},
+        {"topic": ORDERS, "subscription": "made", "type": "shared", "options": _LETTERS_TO_SECOND},
+    ),
+    "subscription.list": Case({(Action.SUBSCRIPTION_LIST, of_topic())}, _ORDERS),
+    "subscription.describe": Case({(Action.SUBSCRIPTION_DESCRIBE, BILLING)}, _BILLING),
+    "subscription.consumers": Case({(Action.SUBSCRIPTION_DESCRIBE, BILLING)}, _BILLING),
+    "explain": Case({(Action.SUBSCRIPTION_DESCRIBE, BILLING)}, _BILLING),
+    "subscription.alter": Case(
+        {(Action.SUBSCRIPTION_ALTER, BILLING), (Action.TOPIC_PUBLISH, of_topic(SECOND))},
+        {**_BILLING, "options": _LETTERS_TO_SECOND},
+    ),
+    "subscription.seek": Case({(Action.SUBSCRIPTION_SEEK, BILLING)}, {**_BILLING, "to": "earliest"}),
+    "subscription.skip": Case({(Action.SUBSCRIPTION_SKIP, BILLING)}, {**_BILLING, "count": 1}),
+    "subscription.delete": Case({(Action.SUBSCRIPTION_DELETE, of("made"))}, {"topic": ORDERS, "subscription": "made"}),
+    "subscription.blocked": Case({(Action.SUBSCRIPTION_LIST, BROKER)}),
+    "subscription.abandoned": Case({(Action.SUBSCRIPTION_LIST, BROKER)}),
+    "dlq.redrive": Case(
+        {(Action.TOPIC_REDRIVE, of_topic(LETTERS)), (Action.TOPIC_PUBLISH, of_topic(SECOND))}, {"topic": LETTERS}
+    ),
+    "sink.begin": Case({(Action.SINK_WRITE, sink_resource(JOB.target))}, _JOB),
+    "sink.commit": Case(
+        {
+            (Action.SINK_WRITE, sink_resource(JOB.target)),
+            (Action.TOPIC_PUBLISH, of_topic()),
+            (Action.TOPIC_PUBLISH, of_topic(SECOND)),
+        },
+        lambda world: {**_JOB, "run": "r1", "batch": 0, "decision": world.memory["decision"]},
+    ),
+    "sink.list": Case({(Action.SINK_LIST, BROKER)}),
+    "sink.forget": Case({(Action.SINK_FORGET, sink_resource(JOB.target))}, _JOB),
+    "storage.status": Case({(Action.STORAGE_STATUS, BROKER)}),
+    "storage.place": Case({(Action.STORAGE_PLACE, BROKER)}),
+    "storage.damage": Case({(Action.STORAGE_STATUS, BROKER)}),
+    "storage.usage": Case({(Action.STORAGE_DESCRIBE, of_topic())}, _ORDERS),
+    "storage.list": Case(lambda world: {(Action.STORAGE_DESCRIBE, each) for each in (DEFAULT, *every_topic(world))}),
+    "storage.segments": Case({(Action.STORAGE_DESCRIBE, of_topic())}, _ORDERS),
+    "storage.sealed": Case({(Action.TOPIC_READ, of_topic())}, {**_ORDERS, "end": 1}),
+    "storage.table": Case({(Action.STORAGE_DESCRIBE, of_topic())}, _ORDERS, fails="objects_refused"),
+    "storage.verify": Case({(Action.STORAGE_VERIFY, of_topic())}, {**_ORDERS, "first": 0}, fails="objects_refused"),
+    "storage.upload": Case({(Action.STORAGE_UPLOAD, of_topic())}, _ORDERS, fails="objects_refused"),
+    "storage.salvage": Case({(Action.STORAGE_SALVAGE, of_topic())}, {**_ORDERS, "accept": True}),
+    "backup.begin": Case({(Action.BACKUP, BROKER)}),
+    "backup.files": Case({(Action.BACKUP, BROKER)}, {"backup": 1}),
+    "backup.read": Case(
+        {(Action.BACKUP, BROKER)}, {"backup": 1, "name": "no file", "offset": 0, "length": 1}, fails="request_invalid"
+    ),
+    "backup.end": Case({(Action.BACKUP, BROKER)}, {"backup": 1}),
+    "pipeline.report": Case({(Action.PIPELINE_REPORT, FLOW)}, _REPORT),
+    "pipeline.record": Case({(Action.PIPELINE_REPORT, FLOW)}, {"pipeline": "flow", "record": "something"}),
+    "pipeline.list": Case({(Action.PIPELINE_LIST, BROKER)}),
+    "pipeline.status": Case({(Action.PIPELINE_DESCRIBE, FLOW)}, {"pipeline": "flow"}),
+    "pipeline.logs": Case({(Action.PIPELINE_DESCRIBE, FLOW)}, {"pipeline": "flow"}),
+    "pipeline.order": Case({(Action.PIPELINE_ORDER, FLOW)}, {"pipeline": "flow", "order": "stop"}),
+    "pipeline.forget": Case(
+        {(Action.PIPELINE_FORGET, FLOW)}, {"pipeline": "flow", "records": True}, fails="pipeline_running"
+    ),
+    "topic.truncate": Case({(Action.TOPIC_TRUNCATE, of_topic())}, _ORDERS),
+}
+NATIVE_FREE = {"close"}  # whoever has a producer or consumer may give it up
+
+# Routes of REST that are not verbs of the native protocol under the same name; by the names of their operations. `body`
+# is the body, `query` what is behind the path.
+_LEASE = {(Action.SUBSCRIPTION_CONSUME, BILLING)}
+HTTP: dict[str, Case] = {
+    "front_page": Case({(Action.STATUS, BROKER)}),
+    "healthz": Case({(Action.HEALTH, BROKER)}),
+    "readyz": Case({(Action.HEALTH, BROKER)}),
+    "metrics": Case({(Action.METRICS, BROKER)}),
+    "errors": Case({(Action.REFLECTION, BROKER)}),
+    "openapi": Case({(Action.REFLECTION, BROKER)}),
+    "broker": Case({(Action.STATUS, BROKER)}),
+    "config": Case({(Action.CONFIG, BROKER)}),
+    "lookup": Case({(Action.TOPIC_LOOKUP, of_topic())}, _ORDERS),
+    "namespace.describe": Case({(Action.NAMESPACE_DESCRIBE, DEFAULT)}, {"namespace": "default"}),
+    "publish": Case(
+        {(Action.TOPIC_PUBLISH, of_topic("/default/new")), (Action.TOPIC_CREATE, of_topic("/default/new"))},
+        {"topic": "/default/new", "body": {"messages": [{"value": "order"}]}},
+    ),
+    "peek": Case({(Action.TOPIC_READ, of_topic())}, _ORDERS),
+    "receive": Case(_LEASE, {**_BILLING, "query": "limit=3"}),
+    "extend": Case(_LEASE, lambda world: {**_leased(world, 0), "query": "lease_seconds=60"}),
+    "nack": Case(_LEASE, lambda world: _leased(world, 1)),
+    "ack": Case(_LEASE, lambda world: _leased(world, 2)),
+    "pipeline.stop": Case({(Action.PIPELINE_ORDER, FLOW)}, {"pipeline": "flow"}),
+    "pipeline.restart": Case({(Action.PIPELINE_ORDER, FLOW)}, {"pipeline": "flow"}),
+}
+
+
+def _leased(world: World, number: int) -> dict[str, Any]:
+    return {**_BILLING, "body": {"leases": [world.memory["leases"][number]]}}
+
+
+_MESSAGE = {"msg_id": {"topic_name": ORDERS, "topic_offset": 0}, "subscription_name": "billing"}
+_NAMED = {"topic": ORDERS, "subscription": "billing"}
+GRPC: dict[str, Case] = {
+    "danube.ProducerService/CreateProducer": Case(
+        {(Action.TOPIC_PUBLISH, of_topic("/default/new")), (Action.TOPIC_CREATE, of_topic("/default/new"))},
+        {"topic_name": "/default/new", "producer_name": "p", "dispatch_strategy": 1},
+    ),
+    "danube.ProducerService/SendMessage": Case(
+        {(Action.TOPIC_PUBLISH, of_topic())},
+        {
+            "producer_name": "q",
+            "payload": b"order",
+            "msg_id": {"topic_name": ORDERS, "producer_id": producer_id(ORDERS, "q", reliable=True)},
+        },
+    ),
+    "danube.ConsumerService/Subscribe": Case(
+        {(Action.SUBSCRIPTION_CONSUME, BILLING)},
+        {"topic_name": ORDERS, "subscription": "billing", "consumer_name": "c", "subscription_type": 1},
+    ),
+    "danube.ConsumerService/ReceiveMessages": Case(
+        {(Action.SUBSCRIPTION_CONSUME, BILLING)}, {"consumer_id": consumer_id(ORDERS, "billing", "c")}
+    ),
+    "danube.ConsumerService/Ack": Case({(Action.SUBSCRIPTION_CONSUME, BILLING)}, _MESSAGE),
+    "danube.ConsumerService/Nack": Case({(Action.SUBSCRIPTION_CONSUME, BILLING)}, _MESSAGE),
+    "danube.Discovery/TopicLookup": Case({(Action.TOPIC_LOOKUP, of_topic())}, _ORDERS),
+    "danube.Discovery/TopicPartitions": Case({(Action.TOPIC_LOOKUP, of_topic())}, _ORDERS),
+    "danube.HealthCheck/HealthCheck": Case({(Action.HEALTH, BROKER)}),
+    "danube.StorageService/ListSegmentDescriptors": Case({(Action.STORAGE_DESCRIBE, of_topic())}, _ORDERS),
+    "danube_admin.BrokerAdmin/ListBrokers": Case({(Action.STATUS, BROKER)}),
+    "danube_admin.BrokerAdmin/GetLeaderBroker": Case({(Action.STATUS, BROKER)}),
+    "danube_admin.BrokerAdmin/ListNamespaces": Case({(Action.NAMESPACE_LIST, BROKER)}),
+    "danube_admin.BrokerAdmin/ActivateBroker": Case({(Action.STATUS, BROKER)}, {"broker_id": "1"}),
+    "danube_admin.NamespaceAdmin/GetNamespaceTopics": Case({(Action.TOPIC_LIST, DEFAULT)}, {"name": "default"}),
+    "danube_admin.NamespaceAdmin/GetNamespacePolicies": Case(
+        {(Action.NAMESPACE_DESCRIBE, DEFAULT)}, {"name": "default"}
+    ),
+    "danube_admin.NamespaceAdmin/CreateNamespace": Case({(Action.NAMESPACE_CREATE, SHOP)}, {"name": "shop"}),
+    "danube_admin.NamespaceAdmin/DeleteNamespace": Case({(Action.NAMESPACE_DELETE, SHOP)}, {"name": "shop"}),
+    "danube_admin.TopicAdmin/ListNamespaceTopics": Case({(Action.TOPIC_LIST, DEFAULT)}, {"name": "default"}),
+    "danube_admin.TopicAdmin/ListBrokerTopics": Case({(Action.TOPIC_LIST, BROKER)}, {"broker_id": "1"}),
+    "danube_admin.TopicAdmin/CreateTopic": Case(
+        {(Action.TOPIC_CREATE, of_topic("/default/made"))}, {"name": "/default/made"}
+    ),
+    "danube_admin.TopicAdmin/CreatePartitionedTopic": Case(
+        {(Action.TOPIC_CREATE, of_topic("/default/wide"))}, {"base_name": "/default/wide", "partitions": 2}
+    ),
+    "danube_admin.TopicAdmin/DeleteTopic": Case(
+        {(Action.TOPIC_DELETE, of_topic("/default/made"))}, {"name": "/default/made"}
+    ),
+    "danube_admin.TopicAdmin/ListSubscriptions": Case({(Action.SUBSCRIPTION_LIST, of_topic())}, {"name": ORDERS}),
+    "danube_admin.TopicAdmin/DescribeTopic": Case(
+        {(Action.TOPIC_DESCRIBE, of_topic()), (Action.SUBSCRIPTION_LIST, of_topic())}, {"name": ORDERS}
+    ),
+    "danube_admin.TopicAdmin/SetSubscriptionFailurePolicy": Case(
+        {(Action.SUBSCRIPTION_ALTER, BILLING), (Action.TOPIC_PUBLISH, of_topic(SECOND))},
+        {**_NAMED, "failure_policy": {"max_redelivery_count": 3, "dead_letter_topic": SECOND}},
+    ),
+    "danube_admin.TopicAdmin/GetSubscriptionFailurePolicy": Case({(Action.SUBSCRIPTION_DESCRIBE, BILLING)}, _NAMED),
+    "danube_admin.TopicAdmin/SetSubscriptionDispatchConfig": Case(
+        {(Action.SUBSCRIPTION_ALTER, BILLING)}, {**_NAMED, "dispatch_config": {"max_unacked_messages": 7}}
+    ),
+    "danube_admin.TopicAdmin/GetSubscriptionDispatchConfig": Case({(Action.SUBSCRIPTION_DESCRIBE, BILLING)}, _NAMED),
+    "danube_admin.TopicAdmin/Unsubscribe": Case(
+        {(Action.SUBSCRIPTION_DELETE, of("idle"))}, {"topic": ORDERS, "subscription": "idle"}
+    ),
+    "grpc.health.v1.Health/Check": Case({(Action.HEALTH, BROKER)}),
+    "grpc.health.v1.Health/Watch": Case({(Action.HEALTH, BROKER)}),
+    "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Case(
+        {(Action.REFLECTION, BROKER)}, {"list_services": ""}
+    ),
+    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Case(
+        {(Action.REFLECTION, BROKER)}, {"list_services": ""}
+    ),
+}

@@ -1,0 +1,417 @@
+"""I10: every verb of every face asks whether its caller may, before anything is done. The verbs are those of the faces'
+own tables, so that one that is added without a case in `door_cases.py` fails here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from api.door_cases import GRPC, HTTP, NATIVE, NATIVE_FREE, Case, of_topic
+from api.door_rig import CALLER, LETTERS, ORDERS, SECOND, World, native_code, world_of
+from api.frame_client import Client
+from api.http_client import Http, Reply
+from grpc_face.rig import SECONDS, channel
+from pydanube.access.rights import Action, Resource
+from pydanube.api.grpc.messages import FILES, message_class, service
+from pydanube.api.http.rest import make_router
+from pydanube.api.http.router import Route
+from pydanube.api.native.connection import _HANDLERS
+from pydanube.api.native.verbs import VERBS
+from pydanube.base.errors import NotAllowed
+from pydanube.broker.door.session import Origin
+from pydanube.topic.records import SubscriptionKind
+from pydanube.wire.batch import build
+from pydanube.wire.commands import (
+    Ack,
+    Acked,
+    Closed,
+    Deliver,
+    Grant,
+    Hello,
+    Nack,
+    Ping,
+    Pong,
+    Publish,
+    Published,
+    Request,
+    Taken,
+)
+
+Story = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def run(directory: Path, monkeypatch: pytest.MonkeyPatch, story: Story) -> None:
+    async def main() -> None:
+        async with world_of(directory, monkeypatch) as world:
+            await story(world)
+
+    asyncio.run(main())
+
+
+async def checked(world: World, name: str, case: Case, call: Callable[[dict[str, Any]], Any]) -> None:
+    """Refused first, when it must change nothing, and then allowed; `call` returns the code of the error, if any."""
+    before = world.state()
+    with world.recorder.refusing(), world.recorder.recording() as asked:
+        code = await call(case.given(world))
+    assert code == "not_allowed", (name, code)
+    assert set(asked) <= case.rights(world), name
+    assert world.state() == before, name
+    rights = case.rights(world)
+    with world.recorder.recording() as asked:
+        code = await call(case.given(world))
+    assert code == case.fails, (name, code)
+    assert set(asked) == rights, name
+
+
+# -- the native protocol -----------------------------------------------------------------------------------------------
+
+
+def test_every_verb_of_the_native_protocol_has_a_case() -> None:
+    assert {*NATIVE, *NATIVE_FREE} == set(VERBS)
+
+
+def test_every_verb_of_the_native_protocol_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        client = await Client.connect(world.server.address)
+        await client.ask("open_consumer", channel=2, topic=ORDERS, subscription="billing", type="shared")
+        number = 100
+        for name, case in NATIVE.items():
+
+            async def call(fields: dict[str, Any], name: str = name) -> str | None:
+                nonlocal number
+                number += 1
+                return await native_code(client, number, name, fields)
+
+            await checked(world, name, case, call)
+        with world.recorder.refusing(), world.recorder.recording() as asked:
+            await native_code(client, 1_000, "close", {"channel": 2})
+        assert asked == []
+
+    run(tmp_path, monkeypatch, story)
+
+
+# Frames of a producer or consumer, which was asked about when it was opened; and those of a connection.
+BY_HANDLE = {Publish, Ack, Grant, Nack, Taken}
+OF_THE_CONNECTION = {Hello, Ping, Pong}
+
+
+def test_every_frame_is_a_request_or_belongs_to_something_that_was_asked_about() -> None:
+    assert set(_HANDLERS) == {Request, *BY_HANDLE, *OF_THE_CONNECTION}
+
+
+def test_frames_ask_nothing_until_rights_are_reconsidered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that was accepted before stays accepted; afterwards nothing is delivered, published or acknowledged."""
+
+    async def story(world: World) -> None:
+        client = await Client.connect(world.server.address)
+        await client.ask("open_producer", channel=1, topic=ORDERS)
+        await client.ask(
+            "open_consumer", channel=2, topic=ORDERS, subscription="billing", type="shared", start="earliest"
+        )
+        with world.recorder.refusing(), world.recorder.recording() as asked:
+            offset = (await client.publish(1, b"one more")).base_offset
+            client.send(Grant(2, 1, 0))
+            delivered = await client.receive()
+            assert isinstance(delivered, Deliver)
+            held = [(delivered.first, delivered.last)]
+            client.send(Taken(2, delivered.generation, held))
+            client.send(Ack(2, 5, delivered.generation, held))
+            assert isinstance(await client.receive(), Acked)
+            client.send(Nack(2, 0, delivered.generation, held, 0, ""))
+            assert asked == []
+            client.send(Grant(2, 100, 0))
+            while not isinstance(await client.receive(), Deliver):
+                pass
+            world.door.reconsider()
+            assert {action for action, _ in asked} == {Action.TOPIC_PUBLISH, Action.SUBSCRIPTION_CONSUME}
+            ended: dict[int, str] = {}
+            while len(ended) < 2:
+                if isinstance(frame := await client.receive(), Closed):
+                    ended[frame.channel] = frame.code
+            assert ended == {1: "not_allowed", 2: "not_allowed"}
+            batch = build([b"too late"], publish_time=1).to_bytes()
+            for frame in (Publish(1, 7, batch), Ack(2, 8, delivered.generation, held)):
+                client.send(frame)
+                assert (await client.receive()).code == "channel_invalid"  # type: ignore[union-attr]
+        opened = next(each for each in world.door.topics.opened() if str(each.name) == ORDERS)
+        assert (opened.producers, opened.consumers) == ({}, {})
+        assert opened.reliable.ledger.confirmed_end == offset + 1
+        assert opened.reliable.subscriptions["billing"].engine.in_flight == 0
+        await client.ask("open_producer", channel=3, topic=ORDERS)
+        world.door.reconsider()  # who may stay stays
+        assert isinstance(await client.publish(3, b"allowed again"), Published)
+
+    run(tmp_path, monkeypatch, story)
+
+
+def test_rights_that_end_while_a_producer_or_consumer_is_opened_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        session = world.door.session(CALLER, Origin("test"))
+        sink: Any = None
+        for opening in (
+            session.open_producer(ORDERS, lambda error: None, name="named"),
+            session.open_consumer(ORDERS, "fresh", SubscriptionKind.SHARED, sink),
+        ):
+            task = asyncio.ensure_future(opening)
+            await asyncio.sleep(0)
+            assert not task.done()  # what it asks for is being written
+            with world.recorder.refusing():
+                world.door.reconsider()
+                with pytest.raises(NotAllowed):
+                    await task
+        opened = next(each for each in world.door.topics.opened() if str(each.name) == ORDERS)
+        assert (opened.producers, opened.consumers) == ({}, {})
+
+    run(tmp_path, monkeypatch, story)
+
+
+# -- REST --------------------------------------------------------------------------------------------------------------
+
+
+_ROUTES = {route.operation: route for route in make_router().routes}
+
+
+def test_every_route_of_rest_has_a_case() -> None:
+    assert set(_ROUTES) - set(NATIVE) == set(HTTP)
+
+
+def test_every_route_of_rest_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = HTTP | {name: case for name, case in NATIVE.items() if name in _ROUTES}
+
+    async def story(world: World) -> None:
+        http = await Http.connect(world.server)
+        for name, case in cases.items():
+
+            async def call(fields: dict[str, Any], route: Route = _ROUTES[name]) -> str | None:
+                reply = await http.ask(route.method, *_request(route, fields))
+                if reply.status < 400 and route.operation == "receive":
+                    world.memory["leases"] = [each["lease"] for each in reply.json["messages"]]
+                return _code(reply)
+
+            await checked(world, name, case, call)
+        await http.close()
+
+    run(tmp_path, monkeypatch, story)
+
+
+def _request(route: Route, fields: dict[str, Any]) -> tuple[str, Any]:
+    """Path and body of the request with these fields, as a verb has them."""
+    given = {**fields, "query": fields.get("query", "")}
+    _, namespace, name = given.pop("topic", f"/{given.pop('namespace', 'default')}/").split("/")
+    path = route.template.format(namespace=namespace, topic=name, **given)
+    query = [given["query"], *(f"{each}={given[each]}".lower() for each in route.query if each in given)]
+    body = given.get("body", {each: value for each, value in given.items() if each in route.body})
+    return f"{path}?{'&'.join(filter(None, query))}", body or None
+
+
+def _code(reply: Reply) -> str | None:
+    if reply.status < 400:
+        return None
+    assert (reply.status == 403) == (reply.json["code"] == "not_allowed")
+    code: str = reply.json["code"]
+    return code
+
+
+def test_a_request_that_waits_for_messages_ends_when_rights_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        http, waiting = await Http.connect(world.server), await Http.connect(world.server)
+        path = _request(_ROUTES["receive"], {"topic": ORDERS, "subscription": "billing"})[0]
+        assert len((await http.ask("POST", f"{path}limit=20")).json["messages"]) == 20
+        waiting.send("POST", f"{path}wait=20")
+        opened = next(each for each in world.door.topics.opened() if str(each.name) == ORDERS)
+        while not world.server._listener.web.face.waiting:  # noqa: ASYNC110 - sockets of this loop
+            await asyncio.sleep(0)
+        with world.recorder.refusing():
+            world.door.reconsider()
+            assert _code(await waiting.reply()) == "not_allowed"
+        assert (len(world.door.leasing), opened.consumers) == (0, {})
+        await http.close()
+        await waiting.close()
+
+    run(tmp_path, monkeypatch, story)
+
+
+# -- gRPC --------------------------------------------------------------------------------------------------------------
+
+METHODS = {
+    f"{file.package}.{each.name}/{method.name}": method
+    for file in FILES
+    for each in file.service
+    for method in service(f"{file.package}.{each.name}").methods
+}
+
+
+def test_every_method_of_grpc_asks_or_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        methods, _ = world.server._listener.grpc.load()._data_address
+        assert {path.decode()[1:] for path in methods} == set(METHODS)
+        served = {path.decode()[1:] for path, method in methods.items() if method.run.__name__ != "refuse"}
+        assert served == set(GRPC)
+        for name in METHODS:
+            if name not in served:
+                with world.recorder.refusing(), world.recorder.recording() as asked:
+                    assert await _status(world, name, {}) == "UNIMPLEMENTED"
+                assert asked == []
+        for name, case in GRPC.items():
+
+            async def call(fields: dict[str, Any], name: str = name) -> str | None:
+                status = await _status(world, name, fields)
+                return {"OK": None, "PERMISSION_DENIED": "not_allowed"}.get(status, status)
+
+            await checked(world, name, case, call)
+
+    run(tmp_path, monkeypatch, story)
+
+
+async def _status(world: World, name: str, fields: dict[str, Any]) -> str:
+    """Of a call on a connection of its own, which has no producers and consumers yet and is gone afterwards."""
+    status = await _called(world, name, fields)
+    while world.server._listener.connections:  # noqa: ASYNC110 - it does not tell, it is asked
+        await asyncio.sleep(0.001)
+    return status
+
+
+async def _called(world: World, name: str, fields: dict[str, Any]) -> str:
+    method = METHODS[name]
+    request = message_class(method.input_type.full_name)(**fields)
+    answers = message_class(method.output_type.full_name)
+    kinds = {"request_serializer": lambda each: each.SerializeToString(), "response_deserializer": answers.FromString}
+    host, port = world.server.address
+    async with channel(f"{host}:{port}") as opened:
+        call: Any
+        if method.client_streaming:
+            call = opened.stream_stream(f"/{name}", **kinds)(timeout=SECONDS)
+            await call.write(request)
+        elif method.server_streaming:
+            call = opened.unary_stream(f"/{name}", **kinds)(request, timeout=SECONDS)
+        else:
+            call = opened.unary_unary(f"/{name}", **kinds)(request, timeout=SECONDS)
+        try:
+            await (call.read() if method.server_streaming else call)
+        except grpc.aio.AioRpcError as error:
+            return str(error.code().name)
+        call.cancel()
+        return "OK"
+
+
+def test_a_stream_and_the_acks_of_grpc_end_when_rights_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        host, port = world.server.address
+        subscribe, receive, ack, send = (
+            f"danube.{name}"
+            for name in (
+                "ConsumerService/Subscribe",
+                "ConsumerService/ReceiveMessages",
+                "ConsumerService/Ack",
+                "ProducerService/SendMessage",
+            )
+        )
+        async with channel(f"{host}:{port}") as opened:
+
+            def ask(name: str, **fields: Any) -> Any:
+                method, case = METHODS[name], GRPC[name]
+                assert isinstance(case.fields, dict)
+                request = message_class(method.input_type.full_name)(**case.fields, **fields)
+                make = opened.unary_stream if method.server_streaming else opened.unary_unary
+                answers = message_class(method.output_type.full_name)
+                return make(f"/{name}", lambda each: each.SerializeToString(), answers.FromString)(
+                    request, timeout=SECONDS
+                )
+
+            await ask(subscribe)
+            stream = ask(receive)
+            assert (await stream.read()).payload == b"order"
+            await ask(ack)
+            await ask(send)
+            with world.recorder.refusing(), world.recorder.recording() as asked:
+                await ask(ack)
+                await ask(send)
+                assert asked == []
+                world.door.reconsider()
+                for call in (ask(ack), ask(send), _drained(stream)):
+                    with pytest.raises(grpc.aio.AioRpcError) as refused:
+                        await call
+                    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+    run(tmp_path, monkeypatch, story)
+
+
+async def _drained(stream: Any) -> None:
+    while await stream.read() is not grpc.aio.EOF:
+        pass
+
+
+# -- more than one right -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "resource"),
+    [
+        ("dlq.redrive", Action.TOPIC_REDRIVE, of_topic(LETTERS)),
+        ("sink.commit", Action.TOPIC_PUBLISH, of_topic(ORDERS)),
+        ("sink.commit", Action.TOPIC_PUBLISH, of_topic(SECOND)),
+        ("open_consumer", Action.TOPIC_PUBLISH, of_topic(SECOND)),
+        ("subscription.create", Action.TOPIC_PUBLISH, of_topic(SECOND)),
+        ("subscription.alter", Action.TOPIC_PUBLISH, of_topic(SECOND)),
+        ("news", Action.TOPIC_READ, of_topic(SECOND)),
+        ("topic", Action.TOPIC_CREATE, of_topic("/default/used")),
+        ("open_producer", Action.TOPIC_CREATE, of_topic("/default/new")),
+    ],
+    ids=str,
+)
+def test_one_right_that_is_missing_is_enough_to_be_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, action: Action, resource: Resource
+) -> None:
+    async def story(world: World) -> None:
+        client = await Client.connect(world.server.address)
+        before = world.state()
+        with world.recorder.refusing(lambda *right: right == (action, resource)):
+            assert await native_code(client, 1, name, NATIVE[name].given(world)) == "not_allowed"
+        assert world.state() == before
+
+    run(tmp_path, monkeypatch, story)
+
+
+def test_letters_stay_if_the_caller_may_not_publish_where_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        client = await Client.connect(world.server.address)
+        with world.recorder.refusing(lambda *right: right == (Action.TOPIC_PUBLISH, of_topic(SECOND))):
+            done = await client.ask("dlq.redrive", topic=LETTERS)
+            assert (done["redriven"], done["refused"]) == (0, 1)
+            assert done["refusals"][0]["error"].startswith("not_allowed")
+            assert await client.refused("dlq.redrive", topic=LETTERS, to=SECOND) == "not_allowed"
+        assert (await client.ask("dlq.redrive", topic=LETTERS))["redriven"] == 1
+
+    run(tmp_path, monkeypatch, story)
+
+
+def test_the_broker_asks_for_itself_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dead letters, decided rows and what it opens to keep it up."""
+
+    async def story(world: World) -> None:
+        client = await Client.connect(world.server.address)
+        failure = {"poison": "dead_letter", "max_redelivery_count": 0}
+        await client.ask("subscription.alter", topic=ORDERS, subscription="billing", options={"failure": failure})
+        await client.ask("open_consumer", channel=1, topic=ORDERS, subscription="billing", type="shared")
+        client.send(Grant(1, 1, 0))
+        while not isinstance(delivered := await client.receive(), Deliver):
+            pass
+        letters = f"{ORDERS}-billing-dlq"
+        client.send(Nack(1, 0, delivered.generation, [(delivered.first, delivered.last)], 0, "bad"))
+        while (Action.TOPIC_PUBLISH, of_topic(letters)) not in world.recorder.system:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        world.recorder.system.clear()
+        await native_code(client, 50, "sink.commit", NATIVE["sink.commit"].given(world))
+        assert {(Action.TOPIC_PUBLISH, of_topic(name)) for name in (ORDERS, SECOND)} <= set(world.recorder.system)
+
+    run(tmp_path, monkeypatch, story)
