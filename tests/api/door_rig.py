@@ -84,11 +84,11 @@ class World(NamedTuple):
         """All that a refused call must not change."""
         door = self.door
         topics = [
-            (each.name, each.topic.taken.messages, len(each.producers), len(each.consumers), _cursors(each.topic))
+            (each.name, each.topic.inbound.messages, len(each.producers), len(each.consumers), _cursors(each.topic))
             for each in door.topics.opened()
         ]
         pipelines = [(each.name, each.report, each.order) for each in door.pipelines.listed()]
-        return topics, pipelines, door.directory.store.revision, len(door.leasing), door.backups._cut  # type: ignore[union-attr]
+        return topics, pipelines, door.directory.store.revision, len(door.leasing), door.backups._snapshot  # type: ignore[union-attr]
 
 
 def _cursors(topic: Any) -> object:
