@@ -13,7 +13,7 @@ import pytest
 import pydanube.sync
 from pydanube.base.errors import NothingReceived, OffsetsDamaged, TopicNotFound
 from pydanube.base.limits import BLOCK_BYTES
-from pydanube.journal.group import GroupHead, GroupKind, Kind, decode_directory
+from pydanube.journal.group import EntryKind, GroupHead, GroupKind, decode_directory
 from pydanube.sync import Client
 from pydanube.testing.broker import broker_beside
 from storage.damage import groups
@@ -81,7 +81,7 @@ def appended(data_dir: Path) -> Iterator[tuple[int, dict[int, list[int]]]]:
         entries = decode_directory(head, position, content[position + 64 : position + head.body_start]) or []
         found: dict[int, list[int]] = {}
         for entry in entries:
-            if entry.kind == Kind.APPEND:
+            if entry.kind == EntryKind.APPEND:
                 found.setdefault(entry.ledger, []).extend(range(entry.a, entry.a + entry.messages))
         if found:
             yield position, found

@@ -79,7 +79,7 @@ def test_a_client_that_was_closed_leaves_no_socket_to_a_loop_that_ends(tmp_path:
         async with broker(tmp_path, authority.sign()) as server:
             async with pydanube.connect(server.url, ca_file=str(authority.file)) as client:
                 connection = await client.connection()
-            assert connection._gone.done()
+            assert connection._socket_closed.done()
 
     run(story())
 

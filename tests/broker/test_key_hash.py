@@ -64,14 +64,14 @@ def test_a_topic_that_was_made_before_keeps_its_function_for_all_who_send(tmp_pa
     async def main() -> None:
         async with broker(tmp_path) as danube, pydanube.connect(danube.url) as client:
             await client.admin.create_topic("/default/old", partitions=PARTITIONS)
-            server = danube._beside._life.server
+            server = danube._beside._run.server
             store = server._broker.door.directory.store
             entry = store.get("topics/default/old")
             assert entry is not None
             record = json.loads(entry.value)
             del record["key_hash"]
             change = store.transact((), [("topics/default/old", json.dumps(record).encode())])
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(change, danube._beside._life._loop))
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(change, danube._beside._run._loop))
             assert (await client.admin.describe_topic("/default/old"))["key_hash"] == "crc32c"
             await client.admin.alter_topic("/default/old", policies={"ttl_seconds": 1000})
             await danube.restart()

@@ -10,7 +10,7 @@ import pytest
 from pydanube.base.errors import TopicBusy
 from pydanube.broker.directory import topic_changes
 from pydanube.broker.directory.topic_changes import Changes, TopicChanges
-from pydanube.metadata.watch import Feed
+from pydanube.metadata.watch import WatchQueue
 from pydanube.storage.metadata.store import MemoryMetadata
 
 HOUR = 3_600.0
@@ -101,7 +101,7 @@ def test_many_changes_at_once_are_not_told_one_by_one(monkeypatch: pytest.Monkey
 
 
 def test_a_watch_that_lags_wakes_everybody_to_look_at_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Feed.__init__, "__defaults__", (2,))
+    monkeypatch.setattr(WatchQueue.__init__, "__defaults__", (2,))
 
     async def story(store: MemoryMetadata, changes: TopicChanges) -> None:
         start = (await changes.after(frozenset({"default"}), None, 0)).revision

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from pydanube.base.errors import (
     SequenceInvalid,
     TopicNotFound,
 )
+from pydanube.base.retry import Backoff
 from pydanube.client import Client, ClientEvent
+from pydanube.client.channel import RETRY
 from pydanube.client.transport import Address, parse_addresses
 
 
@@ -59,11 +62,12 @@ def test_connections_that_do_not_stay_are_made_less_and_less_often(
 ) -> None:
     asked: list[int] = []
 
-    def noted(_: Client, attempt: int) -> float:
-        asked.append(attempt)
-        return 0.0
+    class Noted(Backoff):
+        def after(self, failures: int, below: Callable[[int], int] | None = None) -> float:
+            asked.append(failures)
+            return 0.0
 
-    monkeypatch.setattr("pydanube.client.client.backoff", noted)
+    monkeypatch.setattr("pydanube.client.client.RETRY", Noted(RETRY.first, RETRY.longest))
 
     async def run(client: Client, door: Door) -> None:
         for stayed in (False, False, False, True, False):

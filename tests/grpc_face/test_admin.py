@@ -343,7 +343,7 @@ def test_a_default_admin_address_that_is_taken_is_done_without_and_a_chosen_one_
 
 
 def test_very_many_topics_are_listed_in_several_turns_of_the_loop() -> None:
-    record: Any = SimpleNamespace(places=lambda: range(10 * TOPICS_A_TURN), reliable=True)
+    record: Any = SimpleNamespace(partition_names=lambda: range(10 * TOPICS_A_TURN), reliable=True)
     turns = 0
 
     async def others() -> None:

@@ -107,7 +107,7 @@ def _read(options: Options, names: Sequence[str], partition: InputPartition) -> 
 
 
 class BatchReader(DataSourceReader):
-    """Reads a snapshot, which is taken when it is planned, anew for every action on the same DataFrame."""
+    """Reads a snapshot, which is taken when it is planned, again for every action on the same DataFrame."""
 
     def __init__(self, options: Options, names: tuple[str, ...]) -> None:
         self._options = options

@@ -183,7 +183,7 @@ class _Run(NamedTuple):
         return found if len(found) == MERGED_AT_ONCE or (self.closed and len(found) > 1) else []
 
     def is_worth_it(self, window: Sequence[Segment]) -> bool:
-        """Avoids writing a large segment again and again to merge it with a few small ones."""
+        """Avoids writing a large segment repeatedly to merge it with a few small ones."""
         largest = max(segment.bytes for segment in window)
         return self.closed or 4 * largest <= _bytes(window) or len(self.segments) > SMALL_RUN_MAX
 

@@ -60,7 +60,7 @@ async def _delete_objects(name: str, cold: Cold, reader: ColdReader) -> None:
 
 
 async def _delete_entry(name: str, entry: Entry, reader: ColdReader) -> None:
-    """An index is deleted after the entries it lists. If it is missing, its entries cannot be found any more."""
+    """An index is deleted after the entries it lists. If it is missing, its entries can no longer be found."""
     if isinstance(entry, Segment):
         return await reader.segments.delete(segment_key(name, entry.plan))
     assert isinstance(entry, SegmentIndex)
