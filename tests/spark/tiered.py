@@ -20,7 +20,7 @@ from pydanube.spark.broker_link import close_links
 from pydanube.spark.plan import Job
 from pydanube.spark.source import BatchReader
 from pydanube.stream.tiering import TierSettings
-from pydanube.testing.broker import NODE, Life
+from pydanube.testing.broker import NODE, BrokerRun
 from pydanube.testing.faults import DiskFaults
 
 PATIENCE_SECONDS = 30.0
@@ -46,7 +46,7 @@ def tiered_broker(
         certificate=certificate,
         objects=ObjectsSettings(place, TierSettings(free_part=0.0, **tier)),
     )
-    life = Life(settings, faults, None)
+    life = BrokerRun(settings, faults, None)
     try:
         yield life.server.url
     finally:
