@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
+.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-compare bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: what one has compiled the others use
 
@@ -19,6 +19,8 @@ MINUTES ?= 60
 RATE ?= 2000
 PLOT ?= demo.png
 DATA_DIR ?= .danube
+BEFORE ?=
+PAIRS ?= 10
 
 BIN := .venv/bin
 STAMP := .venv/.built
@@ -77,6 +79,9 @@ bench-broker: $(DEV) ## measure a broker and the Python client in two processes
 
 bench-grpc: $(DEV) ## measure the gRPC interface with a raw socket, compared with grpcio.aio
 	$(BIN)/python bench/grpc_face.py
+
+bench-compare: $(DEV) ## compare the broker's processor time with another version's: BEFORE=path to its src/, PAIRS=10
+	$(BIN)/python bench/compare.py $(BEFORE) src --pairs $(PAIRS)
 
 bench-spark: $(SPARK) ## measure Spark reading from a broker, and writing to it (needs Java)
 	$(BIN)/python bench/spark.py
