@@ -77,8 +77,8 @@ def lose_end(monkeypatch: pytest.MonkeyPatch, lost: LedgerId, left: int, durabil
             raise EntryMissing("a power cut took it") if durability is Durability.BUFFERED else LedgerDamaged("bad")
         return [batch for batch in await reading(self, ledger, offset, bytes_max) if batch.last_offset < left]
 
-    async def behind_gap(self: CopyReader, ledger: LedgerRecord, offset: int) -> int:
+    async def after_gap(self: CopyReader, ledger: LedgerRecord, offset: int) -> int:
         return ledger.last + 1
 
     monkeypatch.setattr(CopyReader, "read", read)
-    monkeypatch.setattr(CopyReader, "behind_gap", behind_gap)
+    monkeypatch.setattr(CopyReader, "after_gap", after_gap)
