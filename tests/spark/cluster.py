@@ -50,7 +50,7 @@ def cluster(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
     log = folder / "master.log"
     with serving([spark, "org.apache.spark.deploy.master.Master", *here], log, lambda: bool(_master(log)), common):
         master = _master(log)
-        command = [spark, "org.apache.spark.deploy.worker.WorkerProcess", *here, "--cores", "2", "--memory", "1g"]
+        command = [spark, "org.apache.spark.deploy.worker.Worker", *here, "--cores", "2", "--memory", "1g"]
         command += ["--work-dir", folder / "work", master]
         log = folder / "worker.log"
         registered = "Successfully registered with master"
