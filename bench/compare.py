@@ -1,7 +1,7 @@
 """Compares what two versions of the broker cost: processor seconds of its process for a million messages.
 
-`make bench-compare BEFORE=path/to/other/src` runs brokers of the two sources in interleaved pairs. This process drives
-both with the same client, so that a busy machine disturbs both alike. It prints medians and their ratios.
+`make bench-compare BEFORE=path/to/other/src` runs brokers of the two sources side by side. This process drives them by
+turns with the same client, so that a busy machine disturbs both alike. It prints medians, and the ratios of the pairs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from time import clock_gettime, sleep
 
 import uvloop
@@ -24,10 +24,12 @@ import uvloop
 import pydanube
 from grpc_face import IN_FLIGHT, SEND, Connection, message_for
 
-MESSAGES = 2_000_000
+MESSAGES = 1_000_000  # of each round and side
 SINGLES = 300_000
-CALLS = 60_000
+CALLS = 40_000
+READS = 3  # of what was published: to read once takes too little time to measure
 SMALL = b"x" * 100
+TITLE = "processor seconds of the broker for a million messages"
 
 
 class Broker:
@@ -58,16 +60,16 @@ def spent(pid: int) -> float:
     return clock_gettime((~pid << 3) | 2)
 
 
-async def publish_many(client: pydanube.Client) -> None:
-    async with client.producer("/default/many") as producer:
+async def publish_many(client: pydanube.Client, topic: str) -> None:
+    async with client.producer(topic) as producer:
         for _ in range(MESSAGES // 10_000):
             await producer.ready()
             producer.send_many([SMALL] * 10_000)
         await producer.flush()
 
 
-async def publish_singly(client: pydanube.Client) -> None:
-    async with client.producer("/default/single") as producer:
+async def publish_singly(client: pydanube.Client, topic: str) -> None:
+    async with client.producer(topic) as producer:
         for number in range(SINGLES):
             if not number % 100:
                 await producer.ready()
@@ -76,66 +78,81 @@ async def publish_singly(client: pydanube.Client) -> None:
         await producer.flush()
 
 
-async def consume_batches(client: pydanube.Client) -> None:
-    async with client.consumer("/default/many", subscription="batches", start="earliest") as consumer:
-        left = MESSAGES
-        async for batch in consumer.batches():
-            left -= len(batch)
-            consumer.ack(batch)
-            if left <= 0:
-                break
+async def consume_batches(client: pydanube.Client, topic: str) -> None:
+    for reading in range(READS):
+        async with client.consumer(topic, subscription=f"batches-{reading}", start="earliest") as consumer:
+            left = MESSAGES
+            async for batch in consumer.batches():
+                left -= len(batch)
+                consumer.ack(batch)
+                if left <= 0:
+                    break
 
 
-async def consume_singly(client: pydanube.Client) -> None:
+async def consume_singly(client: pydanube.Client, topic: str) -> None:
     """The topic has small batches, and each message is acknowledged by itself."""
-    async with client.consumer("/default/single", subscription="singly", type="shared", start="earliest") as consumer:
-        left = SINGLES
-        async for message in consumer:
-            consumer.ack(message)
-            left -= 1
-            if not left:
-                break
+    for reading in range(READS):
+        name = f"singly-{reading}"
+        async with client.consumer(topic, subscription=name, type="shared", start="earliest") as consumer:
+            left = SINGLES
+            async for message in consumer:
+                consumer.ack(message)
+                left -= 1
+                if not left:
+                    break
 
 
-async def measured(source: Path) -> dict[str, float]:
-    found: dict[str, float] = {}
-    with broker(source) as running:
-
-        async def measure(name: str, count: int, work: Callable[[], Awaitable[None]]) -> None:
-            before = spent(running.pid)
-            await work()
-            found[name] = (spent(running.pid) - before) / count * 1e6
-
-        async with pydanube.connect(running.url) as client:
-            await measure("publish with send_many", MESSAGES, lambda: publish_many(client))
-            await measure("publish with send", SINGLES, lambda: publish_singly(client))
-            await measure("consume with batches()", MESSAGES, lambda: consume_batches(client))
-            await measure("consume and ack singly", SINGLES, lambda: consume_singly(client))
-        await grpc(running, measure)
-    return found
-
-
-async def grpc(running: Broker, measure: Callable[[str, int, Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
-    topic = "/default/calls"
+async def send_calls(running: Broker, topic: str) -> None:
     connection = Connection(running.port)
     producing = {"producer_name": "bench", "topic_name": topic, "dispatch_strategy": 1}
     made = connection.ask("danube.ProducerService/CreateProducer", **producing)
+    connection.ask("danube.ConsumerService/Subscribe", topic_name=topic, consumer_name="bench", subscription="s")
+    connection.flood(SEND, message_for(topic, made.producer_id), CALLS, IN_FLIGHT)
+    connection.close()
+
+
+async def receive_calls(running: Broker, topic: str) -> None:
+    connection = Connection(running.port)
     consuming = {"topic_name": topic, "consumer_name": "bench", "subscription": "s"}
     consumer = connection.ask("danube.ConsumerService/Subscribe", **consuming)
     wide = {"topic": topic, "subscription": "s", "dispatch_config": {"max_unacked_messages": CALLS}}
     connection.ask("danube_admin.TopicAdmin/SetSubscriptionDispatchConfig", **wide)
-
-    async def send() -> None:
-        connection.flood(SEND, message_for(topic, made.producer_id), CALLS, IN_FLIGHT)
-
-    async def receive() -> None:
-        reader = Connection(running.port)
-        reader.stream(consumer.consumer_id, CALLS)
-        reader.close()
-
-    await measure("gRPC SendMessage, reliable", CALLS, send)
-    await measure("gRPC ReceiveMessages", CALLS, receive)
+    connection.stream(consumer.consumer_id, CALLS)
     connection.close()
+
+
+async def measured(running: Broker, round_: int) -> dict[str, float]:
+    """Each kind of work once, on topics of this round."""
+    many, single, calls = (f"/default/{name}-{round_}" for name in ("many", "single", "calls"))
+    found: dict[str, float] = {}
+
+    async def measure(name: str, count: int, work: Awaitable[None]) -> None:
+        before = spent(running.pid)
+        await work
+        found[name] = (spent(running.pid) - before) / count * 1e6
+
+    async with pydanube.connect(running.url) as client:
+        await measure("publish with send_many", MESSAGES, publish_many(client, many))
+        await measure("publish with send", SINGLES, publish_singly(client, single))
+        await measure("consume with batches()", READS * MESSAGES, consume_batches(client, many))
+        await measure("consume and ack singly", READS * SINGLES, consume_singly(client, single))
+        await measure("gRPC SendMessage, reliable", CALLS, send_calls(running, calls))
+        await measure("gRPC ReceiveMessages", CALLS, receive_calls(running, calls))
+        for topic in (many, single, calls):
+            await client.admin.delete_topic(topic)
+    return found
+
+
+async def compared(before: Broker, after: Broker, pairs: int) -> dict[str, list[tuple[float, float]]]:
+    """Both sides run all the time and take turns, the one that goes first changing with each pair."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for pair in range(pairs):
+        order = (before, after) if pair % 2 == 0 else (after, before)
+        results = {running.pid: await measured(running, pair) for running in order}
+        for name, spent_before in results[before.pid].items():
+            found.setdefault(name, []).append((spent_before, results[after.pid][name]))
+        print(f"pair {pair + 1} of {pairs}", file=sys.stderr, flush=True)
+    return found
 
 
 def main() -> None:
@@ -144,18 +161,13 @@ def main() -> None:
     arguments.add_argument("after", type=Path)
     arguments.add_argument("--pairs", type=int, default=10)
     given = arguments.parse_args()
-    found: dict[str, list[tuple[float, float]]] = {}
-    for pair in range(given.pairs):
-        order = (given.before, given.after) if pair % 2 == 0 else (given.after, given.before)
-        results = {source: uvloop.run(measured(source.resolve())) for source in order}
-        for name, before in results[given.before].items():
-            found.setdefault(name, []).append((before, results[given.after][name]))
-        print(f"pair {pair + 1} of {given.pairs}", file=sys.stderr, flush=True)
-    print(f"{'processor seconds of the broker for a million messages':<56} {'before':>8} {'after':>8} {'ratio':>7}")
+    with broker(given.before.resolve()) as before, broker(given.after.resolve()) as after:
+        found = uvloop.run(compared(before, after, given.pairs))
+    print(f"{TITLE:<56} {'before':>8} {'after':>8} {'ratio':>7}   middle half")
     for name, pairs in found.items():
-        before, after = (median(pair[side] for pair in pairs) for side in (0, 1))
-        ratio = median(pair[1] / pair[0] for pair in pairs)
-        print(f"{name:<56} {before:8.3f} {after:8.3f} {ratio:7.3f}")
+        low, middle, high = quantiles((after / before for before, after in pairs), n=4, method="inclusive")
+        sides = (median(side) for side in zip(*pairs, strict=True))
+        print(f"{name:<56} {next(sides):8.3f} {next(sides):8.3f} {middle:7.3f}   {low:.3f} to {high:.3f}")
 
 
 if __name__ == "__main__":
