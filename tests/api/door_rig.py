@@ -99,8 +99,8 @@ def _cursors(topic: Any) -> object:
 
 
 @asynccontextmanager
-async def world_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    """With topics, messages, dead letters and rows that a job has staged."""
+async def world_of(directory: Path, monkeypatch: pytest.MonkeyPatch, *, prepared: bool = False) -> AsyncIterator[World]:
+    """With topics, messages, dead letters and rows that a job has staged, unless an earlier one has `prepared` them."""
     for face in (native_connection, http_face, grpc_connection):
         monkeypatch.setattr(face, "ANONYMOUS", CALLER)
     recorder = Recorder()
@@ -110,7 +110,8 @@ async def world_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     world = World(server, recorder, {"channel": 100})
     try:
         async with asyncio.timeout(60):
-            await _prepare(world)
+            if not prepared:
+                await _prepare(world)
             yield world
     finally:
         await close_all()

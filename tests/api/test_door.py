@@ -46,9 +46,9 @@ from pydanube.wire.commands import (
 Story = Callable[[World], Coroutine[Any, Any, None]]
 
 
-def run(directory: Path, monkeypatch: pytest.MonkeyPatch, story: Story) -> None:
+def run(directory: Path, monkeypatch: pytest.MonkeyPatch, story: Story, *, prepared: bool = False) -> None:
     async def main() -> None:
-        async with world_of(directory, monkeypatch) as world:
+        async with world_of(directory, monkeypatch, prepared=prepared) as world:
             await story(world)
 
     asyncio.run(main())
@@ -395,6 +395,36 @@ def test_letters_stay_if_the_caller_may_not_publish_where_they_come_from(
     run(tmp_path, monkeypatch, story)
 
 
+def test_somebody_with_the_ticket_of_a_job_has_to_be_allowed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tickets are counted, so anybody can guess one."""
+
+    async def story(world: World) -> None:
+        client = await Client.connect(world.server.address)
+        monkeypatch.setattr("pydanube.broker.serving.salvage.JOB_SECONDS", 0)
+        begun = await client.ask("storage.salvage", topic=ORDERS)
+        assert begun["ticket"]
+        with world.recorder.refusing():
+            code = await client.refused("storage.salvage", topic=ORDERS, ticket=begun["ticket"])
+        assert code == "not_allowed"
+
+    run(tmp_path, monkeypatch, story)
+
+
+def test_a_list_of_storage_goes_on_behind_topics_that_the_caller_may_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        client = await Client.connect(world.server.address)
+        hidden = [of_topic(LETTERS), of_topic(ORDERS)]
+        with world.recorder.refusing(lambda action, resource: resource in hidden):
+            found = await client.ask("storage.list", namespace="default", limit=1)
+        assert ([each["topic"] for each in found["topics"]], found["more"]) == ([SECOND], False)
+
+    run(tmp_path, monkeypatch, story)
+
+
 def test_the_broker_asks_for_itself_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dead letters, decided rows and what it opens to keep it up."""
 
@@ -414,4 +444,9 @@ def test_the_broker_asks_for_itself_too(tmp_path: Path, monkeypatch: pytest.Monk
         await native_code(client, 50, "sink.commit", NATIVE["sink.commit"].given(world))
         assert {(Action.TOPIC_PUBLISH, of_topic(name)) for name in (ORDERS, SECOND)} <= set(world.recorder.system)
 
+    async def after_a_restart(world: World) -> None:
+        while (Action.TOPIC_SERVE, of_topic(ORDERS)) not in world.recorder.system:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
     run(tmp_path, monkeypatch, story)
+    run(tmp_path, monkeypatch, after_a_restart, prepared=True)

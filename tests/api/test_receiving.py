@@ -91,6 +91,21 @@ def test_messages_are_received_acknowledged_and_do_not_come_again(tmp_path: Path
     with_http(tmp_path, story)
 
 
+def test_a_consumer_that_comes_over_several_connections_is_shown_as_one(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS, {"partitions": 2})
+        await http.ask("PUT", SUB, {"type": "shared", "start": "earliest"})
+        other = await Http.connect(server)
+        for partition, connection in enumerate((http, other)):
+            await http.ask("POST", f"{ORDERS}-part-{partition}/messages", {"messages": [{"value": "x"}]})
+            await connection.ask("POST", f"{SUB}/receive?limit=1&consumer=c")
+        [shown] = (await http.ask("GET", f"{SUB}/consumers")).json["consumers"]
+        assert (shown["name"], shown["address"], sorted(shown["partitions"])) == ("c", "", [0, 1])
+        await other.close()
+
+    with_http(tmp_path, story)
+
+
 def test_a_request_waits_for_a_message_and_gets_it_when_it_comes(tmp_path: Path) -> None:
     async def story(server: Server, http: Http) -> None:
         await make(http)

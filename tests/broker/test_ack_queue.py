@@ -15,6 +15,7 @@ from dispatch.desk import A, connect
 from pydanube.base.limits import ACKED_AT_ONCE, DELIVERIES_AT_ONCE, NACKED_AT_ONCE, UNACKED_MAX
 from pydanube.broker.subscription.ack_queue import AckQueue, RangeQueue
 from pydanube.broker.subscription.delivery import Delivery
+from pydanube.broker.subscription.lifetime import Lifetime
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Run
 from pydanube.dispatch.exclusive import Exclusive
@@ -186,7 +187,7 @@ def test_nothing_that_is_acknowledged_in_one_range_comes_again(
             engine_acked(first, last)
 
         monkeypatch.setattr(host.engine, "acked", counted)
-        monkeypatch.setattr(type(host), "now", property(lambda _: 10_000_000_000))
+        monkeypatch.setattr(Lifetime, "now", property(lambda _: 10_000_000_000))
         await host.ack(0, [(0, count - 1)])
         await topic.publish(batch_of("last", keys=["k"])).confirmed
         assert await inbox.until(1) == [count]

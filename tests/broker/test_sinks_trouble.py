@@ -216,11 +216,11 @@ async def test_staged_rows_do_not_grow_old_once_they_are_decided(
     async with opened(tmp_path, None) as broker:
         staged = await topic_of(broker, staging_topic(KEY))
         late = broker.clock.wall() + YEAR_MICROSECONDS
-        await staged._trimming.trim(late, clock_trusted=True, pinned=staged.pinned)
+        await staged._trimming.trim(late, clock_trusted=True)
         broker.door.reopen()
         assert await Job(broker, "run-2").write(0, {TOPIC: ["x"]}) is Verdict.DONE
         assert await seen(broker) == rows_of("a", 5)
-        await staged._trimming.trim(late, clock_trusted=True, pinned=staged.pinned)
+        await staged._trimming.trim(late, clock_trusted=True)
         assert staged.ledger.first > 0
 
 

@@ -8,8 +8,11 @@ import pytest
 
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.errors import DanubeError, TopicClosed
+from pydanube.base.limits import KIB
+from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.storage.stream.state import Closed
+from pydanube.stream.retention import RetentionPolicy
 from pydanube.topic.records import SubscriptionKind
 
 ALL = list(SubscriptionKind)
@@ -73,5 +76,25 @@ def test_a_topic_that_is_closed_is_closed_wholly_whoever_subscribes_or_leaves_me
         assert "late" not in topic.subscriptions
         assert all(inbox.ended is not None for inbox in inboxes)
         assert isinstance(topic.ledger.stream._state, Closed)
+
+    world.run(main())
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_what_is_pinned_while_a_housekeeping_round_is_under_way_is_not_deleted_in_it(pinned: bool) -> None:
+    world = TopicWorld(options=TopicOptions(ledger_bytes=KIB, retention=RetentionPolicy(seconds=2)))
+
+    async def main() -> None:
+        topic = await world.open()
+        await publish(topic, *numbers(0, 99))
+        topic.ledger.stream.roll()
+        await publish(topic, "last")
+        await asyncio.sleep(10)
+        async with topic._core.starting:  # somebody subscribes, on a slow disk
+            tick = asyncio.ensure_future(topic.tick())
+            await asyncio.sleep(1)
+            topic.pinned = pinned
+        await tick
+        assert topic.ledger.first == (0 if pinned else 101)
 
     world.run(main())

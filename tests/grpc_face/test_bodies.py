@@ -12,7 +12,7 @@ from hpack import Decoder
 
 from pydanube.api.grpc import connection as module
 from pydanube.api.grpc.calls import Call, Method
-from pydanube.api.grpc.connection import GrpcConnection
+from pydanube.api.grpc.connection import SWEPT_MIN, GrpcConnection
 from pydanube.api.grpc.messages import message_class
 from pydanube.api.grpc.reflection import ReflectionService
 from pydanube.api.listening import turns as turns_module
@@ -288,3 +288,16 @@ def test_messages_of_one_stream_are_served_a_few_at_a_time_and_in_order(monkeypa
         assert client.socket.reading
 
     asyncio.run(story())
+
+
+def test_handles_of_topics_that_are_gone_do_not_stay_with_a_connection() -> None:
+    async def main() -> None:
+        connection = Client(face()).connection
+        kept = cast("Any", SimpleNamespace(served=True))
+        connection.remember(("/default/kept", "s"), kept)
+        for number in range(10 * SWEPT_MIN):
+            connection.remember((f"/default/job-{number}", "s"), cast("Any", SimpleNamespace(served=False)))
+            assert len(connection.subscriptions) <= SWEPT_MIN
+        assert connection.subscriptions["/default/kept", "s"] is kept
+
+    asyncio.run(main())

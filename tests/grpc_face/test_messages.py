@@ -142,14 +142,14 @@ def test_consumers_are_known_again_and_the_oldest_are_forgotten(monkeypatch: pyt
 
     async def run() -> None:
         notes = Notes(MemoryMetadata())
-        memory = Memory(notes, ())
+        memory = Memory(notes, tuple)
         for number in (0, 1, 2, 0, 3):
             await memory.remember(known(number))
-        for found in (memory, Memory(notes, ())):
+        for found in (memory, Memory(notes, tuple)):
             assert [found.find(known(number).id) is None for number in range(4)] == [False, True, False, False]
             assert found.find(known(3).id) == known(3)
         await memory.forget(known(3).id)
-        assert Memory(notes, ()).find(known(3).id) is None
+        assert Memory(notes, tuple).find(known(3).id) is None
 
     asyncio.run(run())
 
@@ -160,13 +160,13 @@ def test_a_connected_consumer_is_forgotten_last(monkeypatch: pytest.MonkeyPatch)
     async def run() -> None:
         connected = {known(0).id: None}
         notes = Notes(MemoryMetadata())
-        memory = Memory(notes, connected)
+        memory = Memory(notes, lambda: connected)
         for number in range(4):
             await memory.remember(known(number))
         assert [memory.find(known(number).id) is None for number in range(4)] == [False, True, True, False]
         connected |= {known(3).id: None, known(4).id: None}
         await memory.remember(known(4))  # there is no room for one more
-        assert [Memory(notes, ()).find(known(number).id) is None for number in (0, 3, 4)] == [False, False, True]
+        assert [Memory(notes, tuple).find(known(number).id) is None for number in (0, 3, 4)] == [False, False, True]
 
     asyncio.run(run())
 
@@ -211,7 +211,7 @@ def test_all_options_of_a_topic_go_however_many_they_are() -> None:
 def test_notes_are_json_that_a_person_can_read() -> None:
     async def run() -> None:
         notes = Notes(MemoryMetadata())
-        await Memory(notes, ()).remember(known(0))
+        await Memory(notes, tuple).remember(known(0))
         [text] = notes.all("grpc/consumers/").values()
         assert json.loads(text)["subscription"] == "s"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 
 from pydanube.base.errors import SubscriptionOptionInvalid
-from pydanube.base.fields import Fields
+from pydanube.base.fields import Fields, values_of
 from pydanube.base.limits import (
     DELAYED_MESSAGES_DEFAULT,
     DELAYED_MESSAGES_MAX,
@@ -58,7 +58,7 @@ class FailurePolicy:
     dead_letter_topic: str | None = None
 
     def __post_init__(self) -> None:
-        given = Fields(SubscriptionOptionInvalid, asdict(self))  # half a microsecond would stop a subscription
+        given = Fields(SubscriptionOptionInvalid, values_of(self))  # half a microsecond would stop a subscription
         given.whole("max_redelivery_count", 0, REDELIVERIES_MAX)
         given.whole("ack_timeout", 1, POLICY_MICROSECONDS_MAX, None)
         given.whole("max_delay", 0, POLICY_MICROSECONDS_MAX)
@@ -85,7 +85,7 @@ class DispatchSettings:
     unmatched: Unmatched = Unmatched.WAIT  # Key-Shared
 
     def __post_init__(self) -> None:
-        given = Fields(SubscriptionOptionInvalid, asdict(self))
+        given = Fields(SubscriptionOptionInvalid, values_of(self))
         given.whole("unacked_max", 1, UNACKED_MAX)
         given.whole("lookahead_max", 1, LOOKAHEAD_MESSAGES_MAX)
         given.whole("delayed_max", 1, DELAYED_MESSAGES_MAX)

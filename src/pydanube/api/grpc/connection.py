@@ -31,6 +31,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.limits import (
+    CHANNELS_MAX,
     GRPC_BODIES_BYTES_MAX,
     GRPC_BODY_SECONDS,
     GRPC_FIELDS_MAX,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _GRPC = b"application/grpc"
 _IDENTITY = b"identity"  # the encoding that is none
+SWEPT_MIN = 64  # subscriptions of a connection; fewer are not worth the sweep
 
 
 class _Incoming:
@@ -101,6 +103,7 @@ class GrpcConnection(Worker):
         self.producers: dict[int, GrpcProducer] = {}  # made or used on it
         self.consumers: dict[int, GrpcConsumer] = {}  # that receive on it, or have subscribed to
         self.woken: dict[int, Callable[[], None]] = {}  # by stream: who waits for room
+        self._sweep_at = SWEPT_MIN  # subscriptions
         self._methods = methods
         self._transport = transport
         self.session = face.door.session(ANONYMOUS, Origin("grpc", peer_of(transport)))
@@ -246,6 +249,18 @@ class GrpcConnection(Worker):
         self.sends.clear()
         self.acks.clear()
         self.subscriptions.clear()
+
+    # -- what it acknowledges to ---------------------------------------------------------------------------------------
+
+    def remember(self, names: tuple[str, str], handle: SubscriptionHandle) -> None:
+        """For its next acks. Those whose topic is gone would keep it in memory, so they are swept out now and then."""
+        known = self.subscriptions
+        if len(known) >= self._sweep_at:
+            known = self.subscriptions = {name: each for name, each in known.items() if each.served}
+            if len(known) >= CHANNELS_MAX:
+                del known[next(iter(known))]
+            self._sweep_at = min(CHANNELS_MAX, max(SWEPT_MIN, 2 * len(known)))
+        known[names] = handle
 
     # -- what it publishes ---------------------------------------------------------------------------------------------
 

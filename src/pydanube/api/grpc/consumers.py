@@ -10,11 +10,11 @@ import asyncio
 import logging
 from asyncio import Future
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pydanube.access.principals import SYSTEM
+from pydanube.access.principals import SYSTEM, Principal
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.encoding import Encoder
 from pydanube.api.grpc.memory import KnownConsumer, Memory
@@ -307,12 +307,15 @@ class ConsumerService:
     name = "danube.ConsumerService"
 
     def __init__(self, face: GrpcFace) -> None:
-        self.consumers: dict[int, GrpcConsumer] = {}  # that are in their subscriptions
+        self.consumers: dict[tuple[Principal, int], GrpcConsumer] = {}  # that are in their subscriptions
         self.offload = face.door.offload
         # Of subscriptions that were sought: the generation, and the end of what was handed out in it.
         self.handed_out: WeakKeyDictionary[object, tuple[int, int]] = WeakKeyDictionary()
         self._face = face
-        self._memory = Memory(face.door.session(SYSTEM, Origin("grpc")).notes(), self.consumers)
+        self._memory = Memory(face.door.session(SYSTEM, Origin("grpc")).notes(), self._connected)
+
+    def _connected(self) -> Container[int]:
+        return {number for _, number in self.consumers}
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
@@ -340,7 +343,8 @@ class ConsumerService:
         kind = known.kind if found is None else found.kind
         if len(connection.consumers) >= CHANNELS_MAX:
             raise LimitReached(f"{CHANNELS_MAX} consumers are already open on this connection")
-        before = self.consumers.get(known.id)
+        key = session.principal, known.id
+        before = self.consumers.get(key)
         if before is not None:
             before.end()
             self.detach(before)
@@ -358,27 +362,29 @@ class ConsumerService:
             timing=Timing.CHOSEN,
         )
         consumer.begin(handle, self._face.url)
-        quicker = self.consumers.get(known.id)
+        quicker = self.consumers.get(key)
         if quicker is not None:
             quicker.end()
             self.detach(quicker)
-        self.consumers[known.id] = connection.consumers[known.id] = consumer
+        self.consumers[key] = connection.consumers[known.id] = consumer
         if connection.closed:
             self.detach(consumer)
         return consumer
 
     def detach(self, consumer: GrpcConsumer) -> None:
         """Takes it out of its subscription: what it had is due again."""
-        for consumers in (self.consumers, consumer.connection.consumers):
-            if consumers.get(consumer.known.id) is consumer:
-                del consumers[consumer.known.id]
+        connection, number = consumer.connection, consumer.known.id
+        if connection.consumers.get(number) is consumer:
+            del connection.consumers[number]
+        if self.consumers.get(key := (connection.session.principal, number)) is consumer:
+            del self.consumers[key]
         handle, consumer.handle = consumer.handle, None
         if handle is not None:
             handle.close(crashed=False)
 
     def receive_messages(self, call: Call, request: Any) -> None:
-        consumer = self.consumers.get(request.consumer_id)
-        if consumer is not None and consumer.call is None and consumer.connection is call.connection:
+        consumer = call.connection.consumers.get(request.consumer_id)
+        if consumer is not None and consumer.call is None:
             consumer.stream(call)
         else:
             call.connection.spawn(call, self._go_on(call, request.consumer_id))
@@ -416,7 +422,8 @@ class ConsumerService:
             self._ack(call, request, handle)
 
     async def _ack_later(self, call: Call, request: Any) -> None:
-        self._ack(call, request, await self._find(call, request))
+        """All that came in one read share the handle that the first of them got, and are logged together."""
+        self._ack(call, request, self._known(call, request) or await self._find(call, request))
 
     def _ack(self, call: Call, request: Any, handle: SubscriptionHandle) -> None:
         offset = request.msg_id.topic_offset
@@ -448,9 +455,6 @@ class ConsumerService:
 
     async def _find(self, call: Call, request: Any) -> SubscriptionHandle:
         names = request.msg_id.topic_name, request.subscription_name
-        known = call.connection.subscriptions
         found = await call.session.subscription(*names)
-        if len(known) >= CHANNELS_MAX:
-            del known[next(iter(known))]
-        known[names] = found
+        call.connection.remember(names, found)
         return found

@@ -37,7 +37,7 @@ class HealthCheckService:
         if request.client == PRODUCER:
             known = (call.session.principal, request.id) in self._face.producers.producers
         elif request.client == CONSUMER:
-            known = request.id in self._face.consumers.consumers
+            known = (call.session.principal, request.id) in self._face.consumers.consumers
         else:
             raise RequestInvalid(f"unknown client type {request.client}")
         stays = known and not call.connection.draining

@@ -7,7 +7,7 @@ that is connected while there is another.
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import asdict, dataclass
 
 from pydanube.api.grpc.ids import consumer_id
@@ -36,9 +36,9 @@ class KnownConsumer:
 class Memory:
     """All of them by id, the one that subscribed longest ago first."""
 
-    def __init__(self, notes: Notes, connected: Container[int]) -> None:
+    def __init__(self, notes: Notes, connected: Callable[[], Container[int]]) -> None:
         self._notes = notes
-        self._connected = connected  # ids
+        self._connected = connected  # the ids of those that are
         found = [json.loads(text) for text in notes.all(_PREFIX).values()]
         found.sort(key=lambda each: (each["turn"], each["topic"], each["subscription"], each["name"]))
         self._turn = found[-1]["turn"] if found else 0
@@ -56,8 +56,8 @@ class Memory:
             text = json.dumps(asdict(consumer) | {"turn": self._turn}, separators=(",", ":"))
             await self._notes.put(_name(consumer.id), text.encode())
         while len(self._known) > GRPC_CONSUMERS_REMEMBERED_MAX:
-            newest = next(reversed(self._known))
-            await self.forget(next((each for each in self._known if each not in self._connected), newest))
+            newest, connected = next(reversed(self._known)), self._connected()
+            await self.forget(next((each for each in self._known if each not in connected), newest))
 
     async def forget(self, number: int) -> None:
         if self._known.pop(number, None) is not None:

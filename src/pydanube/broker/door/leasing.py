@@ -319,7 +319,7 @@ class Leasing:
         outlet = self._outlets.get(key)
         if outlet is None:
             outlet = self._outlets[key] = Outlet(self, key)
-            outlet.begin(asyncio.get_running_loop().create_task(self._connect(session, outlet)))
+            outlet.begin(asyncio.get_running_loop().create_task(self._connect(session.without_address(), outlet)))
         return outlet
 
     async def _connect(self, session: Session, outlet: Outlet) -> ConsumerHandle:

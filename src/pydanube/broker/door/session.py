@@ -54,6 +54,10 @@ class Session:
         self.origin = origin
         self._door = door
 
+    def without_address(self) -> Session:
+        """The same caller, for what outlives the connection that it came through."""
+        return Session(self._door, self.principal, Origin(self.origin.face))
+
     def ask(self, action: Action, resource: Resource = BROKER) -> None:
         """Raises `NotAllowed` unless the caller may; for what a face answers by itself."""
         self._door.authorise(self.principal, action, resource)

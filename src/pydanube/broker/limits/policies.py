@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pydanube.base.errors import NotReliable, PolicyInvalid
-from pydanube.base.fields import Fields
+from pydanube.base.fields import Fields, values_of
 from pydanube.base.limits import BATCH_BYTES_MAX, CONSUMERS_MAX, PRODUCERS_MAX, SECOND, SUBSCRIPTIONS_MAX
 from pydanube.base.units import bytes_of, microseconds_of
 from pydanube.broker.limits.quotas import BacklogQuota
@@ -48,16 +48,18 @@ class Policies:
     table: str | None = None  # `delta`: what is in object storage is also a table; `none` exempts a topic
 
     def __post_init__(self) -> None:
-        given = Fields(PolicyInvalid, asdict(self))
+        values = values_of(self)
+        given = Fields(PolicyInvalid, values)
         for name, top in _BOUNDS.items():
-            given.whole(name, 1, top, None)
+            if values[name] is not None:
+                given.whole(name, 1, top)
         given.one_of("backlog_policy", (REJECT, DROP_OLDEST), None)
         given.one_of("table", (DELTA, NO_TABLE), None)
 
     def over(self, below: Policies) -> Policies:
         """These policies, with the values of `below` for those that are not set."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(below, **{name: value for name, value in own.items() if value is not None})
+        own = {name: value for name, value in values_of(self).items() if value is not None}
+        return replace(below, **own)
 
     def changed(self, values: Mapping[str, Any]) -> Policies:
         """A copy with these values set; None removes a value."""
@@ -93,7 +95,7 @@ class Policies:
         return any(limit is not None for limit in ages + sizes)
 
     def to_json(self) -> dict[str, int | str]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in values_of(self).items() if value is not None}
 
 
 def _number(name: str, value: Any) -> Any:

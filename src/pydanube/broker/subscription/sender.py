@@ -17,7 +17,7 @@ from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import DELIVERIES_AT_ONCE
 from pydanube.broker.limits.rates import Throttle, rate_of
 from pydanube.broker.subscription.delivery import Consumer, Delivery
-from pydanube.broker.subscription.lifetime import Lifetime
+from pydanube.broker.subscription.lifetime import CLOSED, Lifetime
 from pydanube.broker.subscription.outbox import Outbox, Recalled, by_consumer
 from pydanube.broker.subscription.read_failures import RETRY_SECONDS
 from pydanube.broker.subscription.reading_window import ReadingWindow
@@ -152,7 +152,7 @@ class Sender:
         """Reads for the oldest delivery that waits and hands it out, batch by batch, until none waits."""
         window, outbox, cursor = self._window, self.outbox, self._known.cursor
         for turn in count(1):
-            if not outbox:
+            if not outbox or self._lifetime.state is CLOSED:
                 break
             if not turn % FETCHES_AT_ONCE:
                 await asyncio.sleep(0)  # let the loop do other work in between

@@ -6,9 +6,8 @@ The number of reads for one answer is bounded; an age beyond that is unknown. On
 from __future__ import annotations
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.limits import SECOND
 from pydanube.broker.topic.served import ServedSubscription, ServedTopic
-
-SECOND = 1_000_000  # microseconds
 
 
 class BacklogAges:

@@ -54,6 +54,7 @@ class TopicCore:
             state, self.state, self.producers_end, options.state_compact_bytes, options.state_part_bytes
         )
         self.starting = asyncio.Lock()  # held while it is decided where somebody starts to read, or what is deleted
+        self.pinned = False  # somebody needs what is here, however old it grows
         self.phase: Phase = SERVING
         self._why_closed: DanubeError | None = None
         self._certain_end = EVERYTHING  # batches from here on may not be there, or not be known to their producers

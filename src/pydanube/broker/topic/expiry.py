@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 
-from pydanube.base.limits import EXAMINED_AT_ONCE
+from pydanube.base.limits import EXAMINED_AT_ONCE, SECOND
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.core import CLOSED, TopicCore
 from pydanube.stream.retention import BatchTimes, expired
 from pydanube.topic.records import Cause
 from pydanube.wire.batch import Batch
 
-SECOND = 1_000_000  # microseconds
 READS_MAX = 64  # for one subscription in one round: the rest expires in the next
 
 

@@ -6,6 +6,7 @@ import logging
 from itertools import islice
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.limits import SECOND
 from pydanube.broker.topic.backlog import Backlog
 from pydanube.broker.topic.core import TopicCore
 from pydanube.broker.topic.expiry import Expiry
@@ -17,7 +18,6 @@ from pydanube.storage.stream.writer import LedgerWriter
 from pydanube.stream.retention import worth_sealing
 
 log = logging.getLogger(__name__)
-SECOND = 1_000_000  # microseconds
 WAITING_BY_AGE = 64  # ledgers to upload that age alone makes: while object storage fails, time makes no more of them
 
 
@@ -45,7 +45,7 @@ class TopicHousekeeping:
         self._began = False
         self._doubted: float | None = None  # since when, if the clock was behind when the topic was opened
 
-    async def tick(self, *, pinned: bool) -> None:
+    async def tick(self) -> None:
         core, hosts = self._core, self._hosted.hosts
         wall, monotonic = core.clock.wall(), core.clock.monotonic
         trusted = self._trusts(wall)
@@ -65,7 +65,7 @@ class TopicHousekeeping:
         except DanubeError as error:
             log.warning("%s: could not drop what exceeds the backlog limits yet: %s", core.name, error)
         try:  # even if the steps before failed: it needs no state log, and on a full disk it makes room for one
-            await self._trimming.trim(wall, clock_trusted=trusted, pinned=pinned)
+            await self._trimming.trim(wall, clock_trusted=trusted)
         except DanubeError as error:
             log.warning("%s: could not delete old messages, retrying at the next round: %s", core.name, error)
         try:

@@ -48,6 +48,8 @@ class ProducerRecovery:
                     log.warning("%s: %s", core.name, error)
                     return
                 await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return  # it was closed before its producers were known again
         self._task = None
         core.end_recovery()
         self._recovered()

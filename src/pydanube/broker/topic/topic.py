@@ -49,7 +49,6 @@ class Topic:
         self.failed = 0  # batches that did not become durable as they were
         self.reserved = False  # a job writes rows that are to be seen at once, and no other job may
         self.blocked: SinkBlocked | None = None  # why that does not come to an end
-        self.pinned = False  # somebody needs what is here, however old it grows
         self._hosted = HostedSubscriptions(core, dependencies)
         self.subscriptions = self._hosted.hosts
         self._publisher = Publisher(core)
@@ -108,6 +107,15 @@ class Topic:
     @property
     def closed(self) -> bool:
         return self._core.phase is CLOSED
+
+    @property
+    def pinned(self) -> bool:
+        """Somebody needs what is here, however old it grows."""
+        return self._core.pinned
+
+    @pinned.setter
+    def pinned(self, pinned: bool) -> None:
+        self._core.pinned = pinned
 
     @property
     def certain(self) -> bool:
@@ -273,7 +281,7 @@ class Topic:
     async def tick(self) -> None:
         """Messages expire, ledgers roll by age, and what nobody needs goes."""
         if not self.closed and not self.lost:
-            await self._housekeeping.tick(pinned=self.pinned)
+            await self._housekeeping.tick()
 
     def end_unused(self) -> None:
         """Nothing to do: ending a subscription takes a record here, so `tick` does it."""

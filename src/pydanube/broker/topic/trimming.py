@@ -20,25 +20,23 @@ COMPACTION_SECONDS = 0.01  # between looks whether a snapshot is durable
 
 
 class Trimming:
-    """`pinned`: somebody needs the messages, however old they grow."""
-
     def __init__(self, core: TopicCore, hosts: Mapping[str, SubscriptionHost]) -> None:
         self._core = core
         self._hosts = hosts
 
-    async def trim(self, now: int, *, clock_trusted: bool, pinned: bool) -> None:
+    async def trim(self, now: int, *, clock_trusted: bool) -> None:
         """Deletes whole ledgers, by the retention policy."""
         stream = self._core.ledger.stream
         async with self._core.starting:
-            before = self._deletable_before(now, clock_trusted=clock_trusted, pinned=pinned)
+            before = self._deletable_before(now, clock_trusted=clock_trusted)
             oldest = next(stream.record.sealed_parts(), None)
             if oldest is not None and oldest.last < before:
                 await stream.trim(before)
 
-    def _deletable_before(self, now: int, *, clock_trusted: bool, pinned: bool) -> int:
+    def _deletable_before(self, now: int, *, clock_trusted: bool) -> int:
         """Everything below may go, by the policy and by what subscriptions and producers still need."""
         core, ledger = self._core, self._core.ledger
-        if pinned:
+        if core.pinned:
             return ledger.first
         policy, unneeded = core.options.retention, core.options.deletable_before(core.state)
         before = ledger.trim_before(policy, unneeded, now, clock_trusted=clock_trusted, needed_from=None)

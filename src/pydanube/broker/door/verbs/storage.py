@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pydanube.access.rights import Action, namespace_resource
 from pydanube.base.errors import NotAllowed, TopicNotFound
+from pydanube.base.names import parse_topic
 from pydanube.broker.cold.storage_admin import ObjectStorageStatus, Part, Usage
 from pydanube.broker.cold.topic_tables import TABLE_STEPS, TableStatus
 from pydanube.broker.directory.directory import TopicRecord
@@ -65,7 +66,7 @@ class StorageVerbs(Verbs):
         more = True
         while more and len(found) <= limit:
             known = await records_of(self._door.directory, namespace, f"/{namespace}/{after}", limit + 1)
-            found += [record for record in known if record.reliable]
+            found += [record for record in known if record.reliable and self._may_see(record)]
             more = len(known) > limit
             after = known[-1].name.name if known else after
         usages: list[tuple[str, Usage]] = []
@@ -73,10 +74,17 @@ class StorageVerbs(Verbs):
             try:
                 usages.append((str(record.name), await self.usage(str(record.name))))
             except (TopicNotFound, NotAllowed):
-                continue  # deleted meanwhile
+                continue  # it was deleted meanwhile, or taken from the caller
             if not count % USAGES_A_TURN:
                 await asyncio.sleep(0)
         return usages, len(found) > limit
+
+    def _may_see(self, record: TopicRecord) -> bool:
+        try:
+            self._door.topics.ask(self._principal, Action.STORAGE_DESCRIBE, record.name)
+        except NotAllowed:
+            return False
+        return True
 
     async def segments(self, name: str, start: int = 0, limit: int | None = None) -> list[Part]:
         """The parts of a topic or partition that end at `start` or behind it, oldest first."""
@@ -109,4 +117,5 @@ class StorageVerbs(Verbs):
 
         The result is an `Examined`.
         """
+        self._door.topics.ask(self._principal, Action.STORAGE_SALVAGE, parse_topic(name))  # also with a ticket
         return await self._door.salvage.examine(self._principal, name, accept=accept, ticket=ticket)
