@@ -100,6 +100,8 @@ def test_the_rules_for_all_sinks_hold_for_those_of_another_package(package: Path
         "sink[1]: writes to the same place as sink[0]: lines:/data/x"
     )
     assert complaint(sink={"lines": "x", "delta": "y"}).endswith("topic, console, lines; it has both delta and lines")
+    counted = [{"aggregate": {"by": ["value"], "values": {"n": "count(*)"}}}]
+    assert complaint(transforms=counted, output_mode="complete").endswith("which output_mode complete requires")
     assert complaint(sink={"linse": "x"}) == "sink.linse: unknown key; did you mean lines?"
     assert complaint(source={"lines": "x", "start": "latest"}) == "source.start: does not apply to a source of lines"
     assert complaint(checkpoint="out").startswith("checkpoint: /data/out and sink (/data/out) must not contain")

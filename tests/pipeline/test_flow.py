@@ -293,7 +293,13 @@ def test_a_flow_in_words() -> None:
 
 
 def test_reading_a_declaration_needs_no_spark() -> None:
-    code = "import sys, pydanube.pipeline.spec.flow as _; sys.exit(bool({'pyspark', 'pyarrow'} & set(sys.modules)))"
+    """Nor do the connectors of this project, which are loaded with the first declaration."""
+    code = (
+        "import sys; from pydanube.pipeline.spec.flow import Flow;"
+        "Flow.of({'name': 'p', 'source': {'topic': 'a'}, 'sink': {'delta': 'x'}});"
+        "assert 'pydanube.pipeline.sinks.iceberg' in sys.modules and 'pydanube.pipeline.sources.files' in sys.modules;"
+        "sys.exit(bool({'pyspark', 'pyarrow', 'deltalake', 'pyiceberg'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -78,7 +78,10 @@ WRONG: list[tuple[Any, str]] = [
     (minimal(source={"topic": "a", "max_bytes": "many"}), "source.max_bytes: 'many' is not a size"),
     (minimal(source={"topic": "a", "attributes": "yes"}), "source.attributes: must be true or false, got 'yes'"),
     (minimal(source={"topic": "a", "objects_url": "s3://k:s@b"}), "source.objects_url: objects.url must look like"),
-    (minimal(source=decoded(format="jsn")), "source.format: must be raw, json, avro or protobuf, got 'jsn'"),
+    (
+        minimal(source=decoded(format="jsn")),
+        "source.format: must be raw, json, avro or protobuf, got 'jsn'; did you mean json?",
+    ),
     (minimal(source={"topic": "a", "format": "csv"}), "source.format: must be raw, json, avro or protobuf, got 'csv'"),
     (minimal(source={"topic": "a", "schema": DDL}), "source.schema: needs decoded payloads"),
     (minimal(source={"topic": "a", "format": "json"}), "source.schema: is missing: format json needs it"),
@@ -159,7 +162,10 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (minimal(transforms=[{"python": "clean.py"}]), "transforms[0].python: must be a file and a function in it"),
     (minimal(transforms=[{"python": "gone.py:f"}]), "transforms[0].python: the file /data/gone.py does not exist"),
-    (minimal(output_mode="apend"), "output_mode: must be append, "),
+    (
+        minimal(output_mode="apend"),
+        "output_mode: must be append, update or complete, got 'apend'; did you mean append?",
+    ),
     (minimal(output_mode="complete"), "output_mode: complete needs an aggregate"),
     # sinks
     (minimal(sink="lake/orders"), "sink: must name its kind, as in delta: lake/orders"),
@@ -203,7 +209,10 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (minimal(sink={"iceberg": "a.b"}), "sink.iceberg: must be a mapping of table, catalog"),
     (minimal(sink={"iceberg": {"table": "orders"}}), "sink.iceberg.table: must be a namespace and a name"),
-    (minimal(sink={"iceberg": {**ICE, "type": "sqll"}}), "sink.iceberg.type: must be "),
+    (
+        minimal(sink={"iceberg": {**ICE, "type": "sqll"}}),
+        "sink.iceberg.type: must be sql, rest, hive, glue, dynamodb, bigquery or in-memory, got 'sqll'; did you mean",
+    ),
     (
         minimal(sink={"iceberg": {**ICE, "uri": "postgresql://u:p@h/d"}}),
         "sink.iceberg.uri: must not contain a credential",
@@ -251,7 +260,7 @@ WRONG: list[tuple[Any, str]] = [
     (minimal(checkpoint="s3://a:b@c/d"), "checkpoint: must not contain a credential"),
     (
         minimal(sink={"delta": "x", "upsert": {"keys": "id", "delete_when": "op = 'd'"}}),
-        "sink.upsert.delete_when: must be ",
+        "sink.upsert.delete_when: must be tombstone, got \"op = 'd'\"",
     ),
     (
         minimal(

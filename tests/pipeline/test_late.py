@@ -168,7 +168,7 @@ def test_what_is_said_of_late_rows_is_checked(make: Make) -> None:
     steps = (WATERMARK, {"sql": "SELECT * FROM input"}, {"deduplicate": ["id"]})
     with pytest.raises(FlowInvalid, match="late: dead_letters is not possible here"):
         make(*steps, dead_letters={"delta": "dead"}, late="dead_letters")
-    with pytest.raises(FlowInvalid, match=r"late: must be .*drop.*, got 'dop'"):
+    with pytest.raises(FlowInvalid, match=r"late: must be .*, got 'dop'; did you mean drop\?"):
         make(WATERMARK, late="dop")
     remote = make(WATERMARK, HOURLY, dead_letters={"delta": "dead"}, checkpoint="hdfs://host/points")
     assert any("the source cannot read hdfs://host/points" in line for line in warnings(remote, "local[1]"))

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import pydanube
 import pydanube.sync
-from pydanube.base.errors import DanubeError, FlowInvalid, PipelineFailed, RowInvalid
+from pydanube.base.errors import ConnectorMissing, DanubeError, FlowInvalid, PipelineFailed, RowInvalid
 from pydanube.pipeline.query.progress import Progress
 from pydanube.pipeline.run.checkpoint import open_checkpoint
 from pydanube.pipeline.run.resetting import plan_reset, reset
@@ -152,14 +152,15 @@ def test_a_restart_reads_the_file_again_and_a_wrong_one_changes_nothing(
     tmp_path: Path,
 ) -> None:
     send(0, 10)
-    files: list[Flow | FlowInvalid] = [
+    files: list[Flow | FlowInvalid | ConnectorMissing] = [
         FlowInvalid("sink: is missing"),
+        ConnectorMissing("the sink lines (nowhere:Lines) cannot be loaded"),
         flow(transforms=[{"sql": "SELECT id, -amount AS amount FROM input"}]),
     ]
 
     def reload() -> Flow:
         found = files.pop(0)
-        if isinstance(found, FlowInvalid):
+        if isinstance(found, Exception):
             raise found
         return found
 
@@ -170,6 +171,8 @@ def test_a_restart_reads_the_file_again_and_a_wrong_one_changes_nothing(
     running.until(
         lambda: any("not restarted, because the file cannot be used: sink: is missing" in x for x in running.lines)
     )
+    client.admin.order_pipeline(made.name, "restart")
+    running.until(lambda: any("the file cannot be used: the sink lines" in x for x in running.lines))
     client.admin.order_pipeline(made.name, "restart")
     running.until(lambda: "transforms has changed since the checkpoint was created" in running.lines)
     send(10, 20)

@@ -92,6 +92,7 @@ class Pipeline:
     def to_delta(
         self,
         location: str,
+        /,
         *,
         partition_by: Names | None = None,
         merge_schema: bool = False,
@@ -126,7 +127,7 @@ class Pipeline:
         keys = _table_keys(partition_by, merge_schema, replaced, maintain)
         return self._sink("iceberg", _given({**named, "properties": properties}), keys)
 
-    def to_parquet(self, location: str, *, partition_by: Names | None = None) -> Pipeline:
+    def to_parquet(self, location: str, /, *, partition_by: Names | None = None) -> Pipeline:
         """A folder of Parquet files."""
         return self._sink("parquet", location, {"partition_by": partition_by})
 

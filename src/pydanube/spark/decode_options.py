@@ -11,6 +11,7 @@ from pydanube.base.fields import Fields
 RAW, JSON, AVRO, PROTOBUF = FORMATS = ("raw", "json", "avro", "protobuf")
 PERMISSIVE, FAILFAST = MODES = ("permissive", "failfast")
 VALUE_NAMES = ("value.format", "value.schema", "value.message", "value.mode", "value.raw")
+_WORDS = ("value.format", "value.mode", "value.raw")  # options that are one of a few words
 ERRORS, EVERY = RAWS = ("errors", "all")  # which rows have the payload as it was received, besides the columns
 
 
@@ -27,7 +28,7 @@ class ValueOptions:
 
 def value_options(values: Mapping[str, str]) -> ValueOptions | None:
     """None if payloads are not decoded."""
-    given = Fields(OptionInvalid, {name: text.strip().lower() for name, text in values.items()})
+    given = Fields(OptionInvalid, {name: values[name].strip().lower() for name in _WORDS if name in values})
     format = given.one_of("value.format", FORMATS, RAW)
     if format == RAW:
         for name in VALUE_NAMES[1:]:

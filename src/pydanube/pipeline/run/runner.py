@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pydanube import __version__
-from pydanube.base.errors import DanubeError, FlowInvalid
+from pydanube.base.errors import ConnectorMissing, DanubeError, FlowInvalid
 from pydanube.base.retry import Backoff
 from pydanube.pipeline.query import build
 from pydanube.pipeline.query.cause import Cause, cause_of
@@ -285,7 +285,7 @@ class Runner:
             if (flow.name, flow.checkpoint) != (self._flow.name, self._flow.checkpoint):
                 raise FlowInvalid("name and checkpoint can only change between a stop and a start")
             checkpoint.check(fixed(flow))
-        except FlowInvalid as error:
+        except (FlowInvalid, ConnectorMissing) as error:
             self._say(f"not restarted, because the file cannot be used: {error}")
             return False
         self._flow = flow

@@ -17,6 +17,7 @@ ROWS = 20
 @dataclass(frozen=True, kw_only=True)
 class ConsoleSink(Sink):
     kind: ClassVar[str] = "console"
+    replaceable: ClassVar[bool] = True
     stored: ClassVar[bool] = False
     bare: ClassVar[bool] = True
     rows: int = ROWS

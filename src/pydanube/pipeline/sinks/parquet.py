@@ -25,7 +25,6 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 class ParquetSink(FolderSink):
     kind: ClassVar[str] = "parquet"
     keys: ClassVar[tuple[str, ...]] = ("partition_by",)
-    replaceable: ClassVar[bool] = False
 
     @classmethod
     def parse(cls, section: Section) -> Self:

@@ -95,6 +95,7 @@ class TransactionalTable(TableSink):
     """A table with a log of its changes: it can get columns, and lose and replace rows."""
 
     keys: ClassVar[tuple[str, ...]] = ("partition_by", "merge_schema", "upsert", "maintain")
+    replaceable: ClassVar[bool] = True
     merge_schema: bool = False
     upsert: Upsert | None = None
     maintain: Maintenance = NO_MAINTENANCE

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 class TopicSink(OnBroker, Sink):
     kind: ClassVar[str] = "topic"
     keys: ClassVar[tuple[str, ...]] = ("url", "ca", "key", "value", "create_partitions")
-    replaceable: ClassVar[bool] = False
     topic: str
     key: str | None
     value: str | None

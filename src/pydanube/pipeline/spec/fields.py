@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import yaml
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.base.fields import SHOWN_CHARACTERS, Fields
+from pydanube.base.fields import SHOWN_CHARACTERS, Fields, listed
 from pydanube.base.fields import shown as shown
 from pydanube.base.limits import DAY, KIB, MILLISECOND, SECOND
 from pydanube.base.redaction import is_secret
@@ -163,6 +163,11 @@ class Section:
         return self.text(name) if name in self else None
 
     def one_of(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
+        found = self._values.get(name)
+        if isinstance(found, str) and found not in choices:
+            close = get_close_matches(found[:SHOWN_CHARACTERS].lower(), choices, 1, 0.5)
+            end = f"; did you mean {close[0]}?" if close else ""
+            raise self.wrong(name, f"must be {listed(choices)}, got {shown(found)}{end}")
         return self._fields.one_of(name, choices, ... if default is None else default)
 
     def flag(self, name: str, default: bool) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydanube.base.errors import FlowInvalid
+from pydanube.base.errors import ConnectorMissing, FlowInvalid
 from pydanube.base.limits import SECOND
 from pydanube.pipeline.spec.broker import Address, OnBroker
 from pydanube.pipeline.spec.fields import (
@@ -109,7 +109,7 @@ class Flow:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Flow:
-        """Reads a YAML file. Raises `FlowInvalid`, which names the file."""
+        """Reads a YAML file. Raises `FlowInvalid` or `ConnectorMissing`, which name the file."""
         file = Path(path)
         try:
             with file.open("rb") as opened:
@@ -118,8 +118,8 @@ class Flow:
             raise FlowInvalid(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         try:
             return cls.of(parse_yaml(data), file.absolute().parent)
-        except FlowInvalid as error:
-            raise FlowInvalid(f"{file}: {error}") from None
+        except (FlowInvalid, ConnectorMissing) as error:
+            raise type(error)(f"{file}: {error}") from None
 
     @classmethod
     def of(cls, mapping: Any, folder: str | os.PathLike[str] = ".") -> Flow:

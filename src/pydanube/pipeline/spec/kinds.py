@@ -1,7 +1,7 @@
 """The registry of connectors: kinds of sinks and sources, by the key that names them in a declaration.
 
 The kinds of this project are in a table, so they are found without installed metadata. Those of other packages are
-found by entry point. A connector is imported when a declaration or a plan names it, never before.
+found by entry point, and imported when a declaration or a plan names them, never before.
 """
 
 from __future__ import annotations

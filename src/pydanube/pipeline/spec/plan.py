@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import OptionInvalid
@@ -33,7 +33,7 @@ class Plan:
     dead_letters: Spec | None = None
 
     def to_json(self) -> str:
-        return json.dumps({name: asdict(self)[name] for name in _KEYS})
+        return json.dumps({name: getattr(self, name) for name in _KEYS}, default=dict)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

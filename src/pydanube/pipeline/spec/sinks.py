@@ -40,7 +40,7 @@ class Sink(ABC):
     kind: ClassVar[str]  # the key that names it
     keys: ClassVar[tuple[str, ...]] = ()  # its other keys
     stored: ClassVar[bool] = True  # False: it only shows rows, and has no target
-    replaceable: ClassVar[bool] = True  # whether it can be written in output_mode complete
+    replaceable: ClassVar[bool] = False  # whether it can be written in output_mode complete, which replaces all rows
     is_table: ClassVar[bool] = False  # every batch is a commit and at least one file
     bare: ClassVar[bool] = False  # whether nothing need follow the key that names it
     upsert: Upsert | None = None
