@@ -160,7 +160,7 @@ def backlog_of(host: SubscriptionHost, end: int) -> int:
 def _stopped(host: SubscriptionHost, backlog: int) -> int:
     """What is not read yet counts if nothing is read any more."""
     engine = host.engine
-    unread = backlog - engine.waiting - engine.in_flight if engine.stopped else 0
+    unread = backlog - engine.waiting - engine.in_flight if engine.is_stalled else 0
     return engine.stopped + max(0, unread)
 
 

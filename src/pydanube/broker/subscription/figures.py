@@ -35,7 +35,7 @@ def figures_of(
     """Of a partition that ends at `end`; `now` is the engine's time."""
     cursor = known.cursor
     backlog, due = end - cursor.floor - cursor.above.count, engine.delayed_until
-    unread = backlog - engine.waiting - engine.in_flight if engine.stopped else 0
+    unread = backlog - engine.waiting - engine.in_flight if engine.is_stalled else 0
     return SubscriptionFigures(
         cursor.floor,
         end,
