@@ -13,7 +13,8 @@ from pydanube.base.limits import KIB
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.door.door import Door
 from pydanube.broker.door.session import Origin, Session
-from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.topic.served import ServedSubscription
 from pydanube.sim.machine.clock import SimClock
 from pydanube.sim.machine.disk import SimDisk
 from pydanube.sim.machine.loop import SimLoop
@@ -34,7 +35,7 @@ async def served(door: Door, topic: str, **options: Any) -> OpenTopic:
     return await door.topics.open(SYSTEM, Action.TOPIC_SERVE, topic, **options)
 
 
-def host_of(door: Door, topic: str, subscription: str) -> AnySubscription | None:
+def host_of(door: Door, topic: str, subscription: str) -> ServedSubscription | None:
     """As it is served now; None if the topic is not open, or has none of that name."""
     found = [each.topic.subscriptions.get(subscription) for each in door.topics.opened() if str(each.name) == topic]
     return found[0] if found else None

@@ -179,12 +179,8 @@ def test_acks_and_nacks_change_nothing() -> None:
 
 def test_what_needs_a_promise_is_refused() -> None:
     async def main(topic: BestEffortTopic) -> None:
-        host = await topic.subscribe("s", SHARED)
         dead = FailurePolicy(poison=PoisonPolicy.DEAD_LETTER, dead_letter_topic="/default/dead")
         for refused in (
-            topic.attach("p"),
-            topic.seek(host, 0),
-            topic.find_time(0),
             topic.subscribe("t", SHARED, start="earliest"),
             topic.subscribe("t", SHARED, start=0),
             topic.subscribe("t", SHARED, options=SubscriptionOptions(failure=dead)),

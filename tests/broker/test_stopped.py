@@ -1,4 +1,4 @@
-"""How many messages of a subscription are stopped: those that nobody gets before a message that failed is dealt with."""
+"""How many messages of a subscription are stopped: nobody gets them until a message that failed is dealt with."""
 
 from __future__ import annotations
 

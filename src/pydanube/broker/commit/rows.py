@@ -10,7 +10,7 @@ import asyncio
 from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from pydanube.base.errors import NotReliable, SinkBlocked, SinkExpired, TopicBusy, TopicClosed
+from pydanube.base.errors import SinkBlocked, SinkExpired, TopicBusy, TopicClosed
 from pydanube.base.limits import RATE_DEBT_SECONDS_MAX, READ_AHEAD_BYTES, SINK_SETTLE_SECONDS
 from pydanube.base.retry import Backoff
 from pydanube.broker.serving.open_topic import OpenTopic
@@ -24,14 +24,13 @@ CERTAIN = Backoff(0.001, 0.1)  # between looks whether a partition is certain of
 async def admitted(opened: OpenTopic, staged: Topic, refs: Sequence[Ref]) -> Topic:
     """What a producer would be refused, a job is too, before anything is decided."""
     opened.check_producers()
-    if not isinstance(opened.topic, Topic):
-        raise NotReliable(f"{opened.name} is not reliable, so it cannot be written exactly once")
+    topic = opened.topic.as_reliable("is not reliable, so it cannot be written exactly once")
     opened.admit(0)
     if opened.policies.message_bytes_max is not None:
         async for batch in staged_batches(staged, refs, 0):
             opened.check_messages(batch)
             await asyncio.sleep(0)  # others of the loop first: batches that are in memory come without a pause
-    return opened.topic
+    return topic
 
 
 async def slow_down(targets: Sequence[OpenTopic]) -> None:

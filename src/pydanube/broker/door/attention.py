@@ -8,9 +8,8 @@ from typing import NamedTuple, TypeVar
 
 from pydanube.base.limits import ABANDONED_SECONDS, AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
 from pydanube.broker.serving.open_topics import OpenTopics
-from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.backlog_ages import BacklogAges
-from pydanube.broker.topic.topic import Topic
+from pydanube.broker.topic.served import ServedSubscription, ServedTopic
 
 Found = TypeVar("Found")
 
@@ -26,8 +25,8 @@ class Attention(NamedTuple):
 async def find_blocked(topics: OpenTopics) -> list[tuple[str, str, int]]:
     """Topic, subscription and offset of the first messages that failed too often and go no further."""
 
-    async def blocked_at(topic: Topic, host: SubscriptionHost) -> int | None:
-        return host.engine.blocked_at
+    async def blocked_at(topic: ServedTopic, host: ServedSubscription) -> int | None:
+        return host.describe().blocked_at
 
     return await _find(topics, blocked_at)
 
@@ -36,7 +35,7 @@ async def find_abandoned(topics: OpenTopics, now: int) -> list[tuple[str, str, f
     """Topic, subscription and the age of its oldest message, where that is days and no consumer is connected."""
     ages = BacklogAges(now, AGE_READS_MAX)
 
-    async def abandoned_for(topic: Topic, host: SubscriptionHost) -> float | None:
+    async def abandoned_for(topic: ServedTopic, host: ServedSubscription) -> float | None:
         seconds = None if host.consumers else await ages.seconds(topic, host)
         return None if seconds is None or seconds < ABANDONED_SECONDS else seconds
 
@@ -44,15 +43,14 @@ async def find_abandoned(topics: OpenTopics, now: int) -> list[tuple[str, str, f
 
 
 async def _find(
-    topics: OpenTopics, trouble: Callable[[Topic, SubscriptionHost], Awaitable[Found | None]]
+    topics: OpenTopics, trouble: Callable[[ServedTopic, ServedSubscription], Awaitable[Found | None]]
 ) -> list[tuple[str, str, Found]]:
-    """The first subscriptions of reliable topics that have this trouble, and what it is."""
+    """The first subscriptions that have this trouble, and what it is."""
     found: list[tuple[str, str, Found]] = []
     for number, opened in enumerate(topics.opened(), 1):
-        if isinstance(topic := opened.topic, Topic):
-            for name, host in list(topic.subscriptions.items()):
-                if (has := await trouble(topic, host)) is not None:
-                    found.append((str(opened.name), name, has))
+        for name, host in list(opened.topic.subscriptions.items()):
+            if (has := await trouble(opened.topic, host)) is not None:
+                found.append((str(opened.name), name, has))
         if len(found) >= BLOCKED_LISTED_MAX:
             break
         if not number % METRIC_SLICE:

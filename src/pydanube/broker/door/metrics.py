@@ -21,12 +21,11 @@ from pydanube.broker.cold.tiering import STEPS, Tiering
 from pydanube.broker.commit.sinks import Sinks
 from pydanube.broker.door.pipelines import Pipelines, State
 from pydanube.broker.door.presence import Presence
-from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic
+from pydanube.broker.door.stats import streams_of
+from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
-from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.backlog_ages import BacklogAges
-from pydanube.broker.topic.best_effort import BestEffortTopic
-from pydanube.broker.topic.topic import Topic
+from pydanube.broker.topic.served import ServedSubscription
 from pydanube.ports.clock import Clock
 from pydanube.storage.stream.tail import TailCache
 from pydanube.topic.records import Cause
@@ -171,7 +170,6 @@ _OF_SUBSCRIPTIONS = [
     for name, family in FAMILIES.items()
     if family.labels == _SUBSCRIPTION and name != "danube_backlog_seconds"  # the one that is not a sum
 ]
-_DROPS = (Cause.POISON, Cause.EXPIRED, Cause.DROPPED, Cause.SKIPPED)
 Place = tuple[str, str]  # topic and subscription
 Key = TypeVar("Key", str, Place)
 
@@ -189,49 +187,43 @@ class _Sums:
         self._labelled = 0  # subscriptions
 
     def add_topic(self, label: str, opened: OpenTopic) -> None:
-        topic = opened.topic
-        kept = topic if isinstance(topic, Topic) else None
+        topic, streams = opened.topic, streams_of([opened])
         values = [
             topic.inbound.messages,
             topic.inbound.bytes,
-            kept.failed if kept else 0,
+            topic.failed,
             len(opened.producers),
-            kept.ledger.stream.bytes if kept else 0,
-            sum(each.messages for each in kept.ledger.stream.record.lost) if kept else 0,
-            len(kept.ledger.stream.damaged) if kept else 0,
+            topic.stored_bytes,
+            sum(each.messages for stream in streams for each in stream.record.lost),
+            sum(len(stream.damaged) for stream in streams),
         ]
         _add(self.topics, label, values)
-        if isinstance(topic, BestEffortTopic):
-            self._add_drops((label, ""), {"unheard": topic.unheard})
+        self._add_drops((label, ""), topic.drops)
 
     def add_tiers(self, label: str, usage: TierUsage) -> None:
         _add(self.tiers, label, [usage.local, usage.objects, usage.segments, usage.waiting])
         self.lags[label] = max(usage.lag_seconds, self.lags.get(label, 0.0))
 
-    def add_subscription(self, topic: str, name: str, host: AnySubscription, end: int) -> Place:
+    def add_subscription(self, topic: str, name: str, host: ServedSubscription) -> Place:
         if topic != OTHER and self._labelled < METRIC_SUBSCRIPTIONS_MAX:
             self._labelled += 1
             place = (topic, name)
         else:
             place = (topic, OTHER)
-        acked = again = dead = backlog = unacked = blocked = 0
-        drops = {}
-        if isinstance(host, SubscriptionHost):
-            counts, cursor = host.known.counts, host.known.cursor
-            acked, again, dead = counts[Cause.ACKED], host.redelivered, counts[Cause.DEAD_LETTERED]
-            backlog = max(0, end - cursor.floor - cursor.above.count)
-            unacked = host.engine.in_flight
-            blocked = int(host.engine.blocked_at is not None)
-            drops = {cause.name.lower(): counts[cause] for cause in _DROPS}
-        else:
-            drops = {"missed": host.dropped}
-        given = host.outbound
-        _add(
-            self.subscriptions,
-            place,
-            [given.messages, given.bytes, acked, again, dead, backlog, len(host.consumers), unacked, blocked],
-        )
-        self._add_drops(place, drops)
+        figures = host.describe()
+        values = [
+            host.outbound.messages,
+            host.outbound.bytes,
+            figures.counts[Cause.ACKED],
+            host.redelivered,
+            figures.counts[Cause.DEAD_LETTERED],
+            figures.backlog,
+            len(host.consumers),
+            figures.in_flight,
+            int(figures.blocked_at is not None),
+        ]
+        _add(self.subscriptions, place, values)
+        self._add_drops(place, host.drops)
         return place
 
     def _add_drops(self, place: Place, drops: Mapping[str, int]) -> None:
@@ -302,16 +294,13 @@ class Metrics:
         for number, each in enumerate(opened):
             label = str(each.name) if number < METRIC_TOPICS_MAX else OTHER
             sums.add_topic(label, each)
-            if self._tiering is not None and isinstance(each.topic, Topic):
-                sums.add_tiers(label, self._tiers.usage(each.topic, self._clock.wall()))
-            end = each.topic.ledger.confirmed_end if isinstance(each.topic, Topic) else 0
-            hosts: list[tuple[str, AnySubscription]] = [*each.topic.subscriptions.items()]
-            for name, host in hosts:
-                place = sums.add_subscription(label, name, host, end)
-                if isinstance(each.topic, Topic) and isinstance(host, SubscriptionHost):
-                    age = await ages.seconds(each.topic, host, may_read=place[1] != OTHER)
-                    if age is not None:
-                        sums.add_age(place, age)
+            if self._tiering is not None and each.topic.reliable:
+                sums.add_tiers(label, self._tiers.usage(each.reliable, self._clock.wall()))
+            for name, host in list(each.topic.subscriptions.items()):
+                place = sums.add_subscription(label, name, host)
+                age = await ages.seconds(each.topic, host, may_read=place[1] != OTHER)
+                if age is not None:
+                    sums.add_age(place, age)
             if not number % METRIC_SLICE:
                 await asyncio.sleep(0)  # the others of the loop first
         await sums.write(page)

@@ -13,8 +13,6 @@ from pydanube.broker.limits.disk_room import Room
 from pydanube.broker.serving.handles import ConsumerHandle
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
-from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.topic import Topic
 from pydanube.ports.clock import Clock
 from pydanube.storage.guard import Guard
 
@@ -91,14 +89,11 @@ async def status_of(topics: OpenTopics, presence: Presence, room: Room, clock: C
         sums["producers"] += len(each.producers)
         sums["consumers"] += len(each.consumers)
         sums["messages_in"] += topic.inbound.messages
-        end = topic.ledger.confirmed_end if isinstance(topic, Topic) else 0
-        sums["stored_bytes"] += topic.ledger.stream.bytes if isinstance(topic, Topic) else 0
+        sums["stored_bytes"] += topic.stored_bytes
         for host in topic.subscriptions.values():
             sums["subscriptions"] += 1
             sums["messages_out"] += host.outbound.messages
-            if isinstance(host, SubscriptionHost):
-                cursor = host.known.cursor
-                sums["backlog"] += max(0, end - cursor.floor - cursor.above.count)
+            sums["backlog"] += host.backlog
         if not number % METRIC_SLICE:
             await asyncio.sleep(0)  # the others of the loop first
     limited = bool(room.reserve_bytes)

@@ -24,10 +24,10 @@ from pydanube.broker.door.verbs.storage import StorageVerbs
 from pydanube.broker.door.verbs.subscriptions import SubscriptionVerbs
 from pydanube.broker.door.verbs.topics import NamespaceVerbs, TopicVerbs
 from pydanube.broker.serving.handles import ConsumerHandle, Ended, ProducerHandle, SubscriptionHandle
-from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic, Start
+from pydanube.broker.serving.open_topic import OpenTopic, Start
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Timing
-from pydanube.broker.topic.served import LATEST
+from pydanube.broker.topic.served import LATEST, ServedSubscription
 from pydanube.broker.topic.topic import Topic
 from pydanube.topic.dedup import Renewal
 from pydanube.topic.records import SubscriptionKind
@@ -157,13 +157,13 @@ class Session:
         await topics.counted(opened.name.namespace)
         opened.check_producers(exclusive=exclusive)
         session = None
-        if name is not None and isinstance(opened.topic, Topic):
-            session = await opened.topic.attach(name, fresh=fresh, temporary=temporary, renewal=renewal)
+        if name is not None and opened.topic.reliable:
+            session = await opened.reliable.attach(name, fresh=fresh, temporary=temporary, renewal=renewal)
             opened.check_producers(exclusive=exclusive)  # others may have been quicker
         topics.ask_again(version, self.principal, Action.TOPIC_PUBLISH, opened.name)
-        if session is not None and isinstance(opened.topic, Topic):
-            opened.topic.sessions.hold(session)
-            temporary = opened.topic.state.producers.get(session.producer).temporary  # whatever the caller says
+        if session is not None:
+            opened.reliable.sessions.hold(session)
+            temporary = opened.reliable.state.producers.get(session.producer).temporary  # whatever the caller says
         producer = ProducerHandle(topics, self.principal, opened, session, ended, temporary=temporary)
         opened.producers[producer] = None
         opened.exclusive = producer if exclusive else None
@@ -236,7 +236,7 @@ class Session:
         opened.consumers[handle] = None
         return handle
 
-    def _take_over(self, opened: OpenTopic, host: AnySubscription, subscription: str, name: str) -> bool:
+    def _take_over(self, opened: OpenTopic, host: ServedSubscription, subscription: str, name: str) -> bool:
         """Whether one that has the caller's own name has gone."""
         own = (self.principal, self.origin.face, name)
         for each in list(opened.consumers) if name else ():
@@ -294,8 +294,7 @@ class Session:
 
     async def bounds(self, topic: str) -> tuple[int, int]:
         """The first offset there is, and the one after the last that may be seen."""
-        ledger = (await self._readable(topic)).ledger
-        return ledger.first, ledger.confirmed_end
+        return (await self._readable(topic)).bounds
 
     async def offset_of_time(self, topic: str, time: int) -> int:
         return await (await self._readable(topic)).find_time(time)

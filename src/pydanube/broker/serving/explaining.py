@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pydanube.access.principals import Principal
 from pydanube.access.rights import Action
-from pydanube.base.errors import DanubeError, NotReliable, RequestInvalid, SubscriptionNotFound
+from pydanube.base.errors import DanubeError, RequestInvalid, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
 from pydanube.base.names import TopicName
 from pydanube.base.units import shown_when
@@ -55,12 +55,11 @@ async def explain(
         places = [await topics.open(*asked, subscription=subscription)]
     else:
         places = await topics.places(*asked, subscription=subscription)
-    if not isinstance(places[0].topic, Topic):
-        raise NotReliable(f"{places[0].name} is not reliable: only waiting consumers get its messages")
+    kept = [each.topic.as_reliable("is not reliable: only waiting consumers get its messages") for each in places]
     told = [
-        await _explain(clock, each, each.topic, host, offset, consumer)
-        for each in places
-        if isinstance(each.topic, Topic) and (host := each.topic.subscriptions.get(subscription)) is not None
+        await _explain(clock, each, topic, host, offset, consumer)
+        for each, topic in zip(places, kept, strict=True)
+        if (host := topic.subscriptions.get(subscription)) is not None
     ]
     if not told:
         raise SubscriptionNotFound(f"subscription {subscription!r} does not exist")
@@ -70,15 +69,14 @@ async def explain(
 async def _explain(
     clock: Clock, opened: OpenTopic, topic: Topic, host: SubscriptionHost, offset: int | None, consumer: int | None
 ) -> Told:
-    cursor, end = host.known.cursor, topic.ledger.confirmed_end
-    backlog, total = end - cursor.floor - cursor.above.count, end - min(cursor.floor, host.known.start)
+    backlog, total = host.backlog, topic.ledger.confirmed_end - min(host.floor, host.known.start)
     if consumer is not None:
         found = host.explain_consumer(ConsumerId(consumer))
     elif offset is None and not backlog:
         sentence = f"Nothing to do: {total} of {total} acknowledged."
         return Told(opened.name.partition, None, None, None, sentence, backlog, total)
     else:
-        offset = cursor.floor if offset is None else offset
+        offset = host.floor if offset is None else offset
         found = await _of_offset(topic, host, offset)
     now = clock.wall()
     until = None if found.until is None else found.until - host.now + now
@@ -101,7 +99,7 @@ async def _of_offset(topic: Topic, host: SubscriptionHost, offset: int) -> Expla
 
 def _sentence(found: Explanation, until: str, topic: TopicName, host: SubscriptionHost) -> str:
     """For people. Poison goes away only if somebody says so: how, and without the loss of any other message."""
-    said, name = found.render(until), host.known.name
+    said, name = found.render(until), host.name
     alter = f"danube subscription alter {topic.whole} {quote(name)}"
     if found.cause is Why.POISON_STUCK:
         return f"{said} The broker keeps trying; `{alter}` changes what happens to it."
@@ -109,7 +107,7 @@ def _sentence(found: Explanation, until: str, topic: TopicName, host: Subscripti
         return said
     target = dead_letter_topic(topic, name)
     aside = f"`{alter} --option failure.poison=dead_letter --option failure.dead_letter_topic={target}`"
-    if found.offset > host.known.cursor.floor:  # a skip up to it would give up others too
+    if found.offset > host.floor:  # a skip up to it would give up others too
         return f"{said} Set it aside with {aside}."
     skip = f"danube subscription skip {topic} {quote(name)} --before {found.offset + 1}"
     return f"{said} Skip it with `{skip}`, or set it aside with {aside}."

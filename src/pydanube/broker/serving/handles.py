@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 from pydanube.access.principals import Principal
 from pydanube.access.rights import Action
-from pydanube.base.errors import DanubeError, NotAllowed, NotReliable, ProducerUnknown, RequestInvalid
+from pydanube.base.errors import DanubeError, NotAllowed, RequestInvalid
 from pydanube.base.ids import ConsumerId
 from pydanube.base.names import TopicName
-from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic
+from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.subscription.delivery import Consumer, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.producer_sessions import Session
-from pydanube.broker.topic.served import Receipt
-from pydanube.broker.topic.topic import Topic
+from pydanube.broker.topic.served import Receipt, ServedSubscription
 from pydanube.dispatch.explain import Cause
 from pydanube.topic.cursor import Range
 from pydanube.topic.records import SubscriptionKind
@@ -105,9 +104,9 @@ class ProducerHandle:
         self._open.producers.pop(self, None)
         if self._open.exclusive is self:
             self._open.exclusive = None
-        if self._session is None or not isinstance(self._open.topic, Topic):
+        if self._session is None:
             return
-        sessions = self._open.topic.sessions
+        sessions = self._open.reliable.sessions
         if self._temporary and not lost:
             sessions.release(self._session)
         else:
@@ -146,13 +145,13 @@ class SubscriptionHandle:
 
     __slots__ = ("_host", "_kept", "_name", "_open", "_topics", "_valid", "principal")
 
-    def __init__(self, topics: OpenTopics, principal: Principal, open: OpenTopic, name: str, host: AnySubscription):
+    def __init__(self, topics: OpenTopics, principal: Principal, open: OpenTopic, name: str, host: ServedSubscription):
         self.principal = principal
         self._topics = topics
         self._open = open
         self._name = name
         self._host = host
-        self._kept = host if isinstance(host, SubscriptionHost) else None  # None where nothing is stored
+        self._kept = host.as_reliable() if host.reliable else None  # None where nothing is stored
         self._valid = topics.rights_version
 
     @property
@@ -172,25 +171,24 @@ class SubscriptionHandle:
 
     @property
     def kind(self) -> SubscriptionKind:
-        host = self._host
-        return host.known.kind if isinstance(host, SubscriptionHost) else host.kind
+        return self._host.kind
 
     @property
     def reliable(self) -> bool:
-        return self._kept is not None
+        return self._host.reliable
 
     @property
     def generation(self) -> int:
-        return 0 if self._kept is None else self._kept.known.cursor.generation
+        return self._host.generation
 
     @property
     def floor(self) -> int:
-        return 0 if self._kept is None else self._kept.known.cursor.floor
+        return self._host.floor
 
     @property
     def ack_timeout(self) -> int | None:
         """In microseconds."""
-        return None if self._kept is None else self._kept.engine.policy.ack_timeout
+        return self._host.ack_timeout
 
     @property
     def mark(self) -> str:
@@ -240,7 +238,7 @@ class ConsumerHandle(SubscriptionHandle):
         principal: Principal,
         open: OpenTopic,
         name: str,
-        host: AnySubscription,
+        host: ServedSubscription,
         consumer: Consumer,
         face: str,
         address: str,
@@ -273,18 +271,17 @@ class ConsumerHandle(SubscriptionHandle):
     @property
     def unsettled(self) -> bool:
         """What it did before is still being sorted out, some of it in each turn of the loop: it leaves afterwards."""
-        return self._kept is not None and self._kept.unsettled
+        return self._host.unsettled
 
     @property
     def held(self) -> Sequence[Range]:
         """The messages that it was given and that are not done."""
-        return () if self._kept is None else self._kept.engine.held(self.id)
+        return self._host.held(self.id)
 
     @property
     def active(self) -> bool:
         """Else it only waits to take over."""
-        kept = self._kept
-        return kept is None or kept.engine.explain_consumer(self.id, kept.now).cause is not Cause.STANDBY
+        return self._host.is_active(self.id)
 
     def is_in_flight(self, offset: int) -> bool:
         """Whether a consumer has it, of a topic that stores messages."""
@@ -292,16 +289,7 @@ class ConsumerHandle(SubscriptionHandle):
 
     def producer_names(self) -> Callable[[int], str]:
         """Gives the name of the producer with a number of a batch; empty if the topic does not know it."""
-        topic = self._open.topic
-        names = topic.state.producers if isinstance(topic, Topic) else None
-
-        def name_of(producer: int) -> str:
-            try:
-                return names.get(producer).name if names is not None and producer else ""
-            except ProducerUnknown:
-                return ""
-
-        return name_of
+        return self._open.topic.producer_name
 
     # -- its user ------------------------------------------------------------------------------------------------------
 
@@ -310,7 +298,7 @@ class ConsumerHandle(SubscriptionHandle):
 
     def withdraw(self) -> int:
         """Its connection takes no more for now; the permits that it had left. Where nothing is stored it keeps them."""
-        return 0 if self._kept is None else self._kept.withdraw(self._consumer.id)
+        return self._host.withdraw(self._consumer.id)
 
     def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
         """Done when it is durable. What was delivered before a seek is answered so too, and ignored (§14)."""
@@ -331,13 +319,11 @@ class ConsumerHandle(SubscriptionHandle):
 
     def taken(self, generation: int, ranges: Sequence[Range]) -> None:
         """Its program works on these from now on, so that their ack timeout begins."""
-        if self._kept is not None:
-            self._kept.taken(self._consumer.id, generation, ranges)
+        self._host.taken(self._consumer.id, generation, ranges)
 
     def give_back(self, first: int, last: int) -> None:
         """Nobody was handed these: they are decided again, and have not failed."""
-        if self._kept is not None:
-            self._kept.engine.undelivered(self._consumer.id, first, last, self._kept.now)
+        self._host.give_back(self._consumer.id, first, last)
 
     def on_timeout(self, changed: Callable[[int | None], None]) -> None:
         """To be called when the ack timeout, in microseconds, may have changed."""
@@ -346,12 +332,11 @@ class ConsumerHandle(SubscriptionHandle):
     async def seek(self, *, offset: int | None = None, time: int | None = None) -> int:
         """To an offset or a time, for all consumers of the subscription; returns the new generation."""
         self._topics.ask(self.principal, Action.SUBSCRIPTION_SEEK, self._open.name, self._name)
-        topic, kept = self._open.reliable, self._kept
-        assert kept is not None
+        topic, host = self._open.reliable, self._host.as_reliable()
         if (offset is None) == (time is None):
             raise RequestInvalid("a seek needs an offset or a time")
-        await topic.seek(kept, offset if offset is not None else await topic.find_time(time or 0))
-        return kept.known.cursor.generation
+        await topic.seek(host, offset if offset is not None else await topic.find_time(time or 0))
+        return host.generation
 
     def pause(self) -> None:
         """Nothing is delivered to any consumer of the subscription until one resumes it, or this one leaves."""
@@ -362,9 +347,7 @@ class ConsumerHandle(SubscriptionHandle):
 
     def _pausable(self) -> SubscriptionHost:
         self._topics.ask(self.principal, Action.SUBSCRIPTION_PAUSE, self._open.name, self._name)
-        if self._kept is None:
-            raise NotReliable(f"{self._open.name} is not reliable and stores nothing")
-        return self._kept
+        return self._host.as_reliable()
 
     def close(self, *, crashed: bool) -> None:
         self._open.consumers.pop(self, None)

@@ -26,7 +26,6 @@ from pydanube.broker.limits.intake import Intake
 from pydanube.broker.serving.leftovers import Leftovers
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
-from pydanube.broker.topic.topic import Topic
 from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.guard import Guard
 
@@ -109,16 +108,15 @@ class Housekeeping:
         self._slow = {each: None for each in self._slow if each.ended is None or each in self._under_way}
         everybody = moved or self._room.short
         for number, opened in enumerate(self._topics.opened()):
-            topic = opened.topic
-            if not isinstance(topic, Topic):
-                topic.end_unused()
+            opened.topic.end_unused()
+            if not opened.topic.reliable:
                 continue
             if opened in self._under_way:
                 if everybody:
                     self._again[opened] = None
                 continue
-            due = everybody or opened.policies.due_always or topic.lost or (rounds + number) % QUIET_TURNS == 0
-            if topic.had_activity() or due:
+            due = everybody or opened.policies.due_always or opened.topic.lost or (rounds + number) % QUIET_TURNS == 0
+            if opened.reliable.had_activity() or due:
                 self._waiting[opened] = None
         for _ in range(min(HOUSEKEEPING_TURNS - len(self._takers), len(self._waiting))):
             taker = self._loop.create_task(self._take_turns())
@@ -152,8 +150,7 @@ class Housekeeping:
             self._waiting[opened] = None
 
     async def _keep(self, opened: OpenTopic) -> None:
-        topic, began = opened.topic, self._loop.time()
-        assert isinstance(topic, Topic)
+        topic, began = opened.reliable, self._loop.time()
         try:
             if topic.lost:
                 return await self._topics.let_go(opened)

@@ -14,7 +14,6 @@ from pydanube.base.errors import (
     ConsumerLimitReached,
     DanubeError,
     MessageTooLarge,
-    NotReliable,
     ProducerLimitReached,
     QuotaReached,
     RequestInvalid,
@@ -33,10 +32,7 @@ from pydanube.broker.limits.policies import DELTA, Policies
 from pydanube.broker.limits.quotas import Usage
 from pydanube.broker.limits.rates import rate_of
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.topic.best_effort import BestEffortTopic
-from pydanube.broker.topic.best_effort_subscription import BestEffortSubscription
-from pydanube.broker.topic.served import Receipt
+from pydanube.broker.topic.served import Receipt, ServedSubscription, ServedTopic
 from pydanube.broker.topic.topic import Topic
 from pydanube.ports.clock import Clock
 from pydanube.stream.retention import RetentionPolicy
@@ -46,8 +42,6 @@ from pydanube.wire.batch import Batch
 if TYPE_CHECKING:
     from pydanube.broker.serving.handles import ConsumerHandle, ProducerHandle
 
-AnyTopic: TypeAlias = Topic | BestEffortTopic
-AnySubscription: TypeAlias = SubscriptionHost | BestEffortSubscription
 Start: TypeAlias = str | int | Mapping[str, int]  # earliest, latest, an offset, or {"time": microseconds}
 
 
@@ -57,7 +51,7 @@ class OpenTopic:
 
     name: TopicName
     record: TopicRecord
-    topic: AnyTopic
+    topic: ServedTopic
     policies: Policies
     room: Room = field(default_factory=Room)  # of the broker
     usage: Usage | None = None  # of its namespace, where that has a limit
@@ -86,9 +80,7 @@ class OpenTopic:
     @property
     def reliable(self) -> Topic:
         """The topic, if it stores messages; raises `NotReliable` if not."""
-        if not isinstance(self.topic, Topic):
-            raise NotReliable(f"{self.name} is not reliable and stores nothing")
-        return self.topic
+        return self.topic.as_reliable()
 
     async def offset_at(self, start: Start) -> str | int:
         """The offset that a time means. The topic itself knows what `earliest` and `latest` are."""
@@ -107,7 +99,7 @@ class OpenTopic:
         options: SubscriptionOptions | None,
         *,
         create: bool = True,
-    ) -> AnySubscription:
+    ) -> ServedSubscription:
         """The subscription of that name; where it is new, and may be made, with these options."""
         options = self.options_for(subscription, kind, options)
         offset = await self.offset_at(start)
@@ -118,20 +110,20 @@ class OpenTopic:
     def settle_usage(self) -> None:
         """What was trimmed or failed counts no more; where space is short, what nobody needs is sealed to go."""
         usage, limit, topic = self.usage, self.policies.namespace_bytes_max, self.topic
-        if usage is None or limit is None or not isinstance(topic, Topic):
+        if usage is None or limit is None or not topic.reliable:
             return
-        usage.set(topic.name, topic.ledger.stream.bytes)
+        usage.set(topic.name, topic.stored_bytes)
         if usage.bytes * 2 > limit:
-            topic.roll_unneeded(limit // 16)
+            topic.as_reliable().roll_unneeded(limit // 16)
 
     def let_go(self) -> None:
         """Answers that were held back for the rate come now."""
         if self.pace is not None:
             self.pace.release()
 
-    def mark(self, host: AnySubscription | None = None) -> str:
+    def mark(self, host: ServedSubscription | None = None) -> str:
         """Of the topic, or a subscription of it: whoever comes back with it finds the very same, or an error."""
-        return f"{self.record.id}.{host.known.id}" if isinstance(host, SubscriptionHost) else str(self.record.id)
+        return str(self.record.id) if host is None or host.id is None else f"{self.record.id}.{host.id}"
 
     def check_mark(self, mark: str | None) -> None:
         """That of somebody who was here before, if there is one, is of this topic."""
@@ -146,17 +138,9 @@ class OpenTopic:
         self.consumers = {}  # their subscriptions tell them
         for producer in producers:
             producer.ended(why)
-        if isinstance(self.topic, Topic):
-            await self.topic.close(why, seal=seal)
-        else:
-            await self.topic.close(why)
+        await self.topic.close(why, seal=seal)
 
-    @property
-    def lost(self) -> bool:
-        """Another broker owns it now."""
-        return isinstance(self.topic, Topic) and self.topic.lost
-
-    def forget(self, host: AnySubscription) -> None:
+    def forget(self, host: ServedSubscription) -> None:
         """The subscription has ended, and with it its consumers."""
         self.consumers = {each: None for each in self.consumers if each.subscription is not host}
 
@@ -178,11 +162,11 @@ class OpenTopic:
         if limit is not None and len(self.consumers) >= limit:
             raise ConsumerLimitReached(f"{self.name} has reached its limit of {many(limit, 'consumer')}")
 
-    def check_subscription(self, host: AnySubscription) -> None:
-        limit, name = self.policies.consumers_per_subscription_max, name_of(host)
+    def check_subscription(self, host: ServedSubscription) -> None:
+        limit = self.policies.consumers_per_subscription_max
         if limit is not None and len(host.consumers) >= limit:
             raise SubscriptionConsumerLimitReached(
-                f"subscription {name!r} of {self.name} has reached its limit of {many(limit, 'consumer')}"
+                f"subscription {host.name!r} of {self.name} has reached its limit of {many(limit, 'consumer')}"
             )
 
     def check_subscriptions(self, name: str) -> None:
@@ -194,7 +178,7 @@ class OpenTopic:
         self, subscription: str, kind: SubscriptionKind, options: SubscriptionOptions | None
     ) -> SubscriptionOptions | None:
         """What a new subscription is made with, if it is asked for with these."""
-        if isinstance(self.topic, Topic) and not self.record.dead_letters:
+        if self.topic.reliable and not self.record.dead_letters:
             options = (options or SubscriptionOptions()).resolved(kind, self.name, subscription)
         if options is not None:
             self.check_dead_letters(options)
@@ -226,8 +210,7 @@ class OpenTopic:
 
     def admit(self, bytes: int) -> None:
         """Raises if nothing may be published now, or not as much: the policies or the room do not allow it."""
-        limit, usage = self.policies.namespace_bytes_max, self.usage
-        reliable = isinstance(self.topic, Topic)
+        limit, usage, reliable = self.policies.namespace_bytes_max, self.usage, self.topic.reliable
         if limit is not None and usage is not None and usage.bytes >= limit and reliable:
             raise QuotaReached(f"namespace {self.name.namespace} stores {usage.bytes} bytes; its limit is {limit}")
         if self.pace is not None:
@@ -243,12 +226,8 @@ class OpenTopic:
             self.pace.charge(batch.count, batch.size)
 
     def _count(self, batch: Batch) -> None:
-        if self.usage is not None and isinstance(self.topic, Topic):
+        if self.usage is not None and self.topic.reliable:
             self.usage.add(self.topic.name, batch.size)
-
-
-def name_of(host: AnySubscription) -> str:
-    return host.name if isinstance(host, BestEffortSubscription) else host.known.name
 
 
 def topic_options(record: TopicRecord, policies: Policies) -> TopicOptions:

@@ -29,9 +29,10 @@ from pydanube.broker.limits.disk_room import Room
 from pydanube.broker.limits.policies import Policies
 from pydanube.broker.limits.quotas import Usage
 from pydanube.broker.serving.leftovers import cut_off
-from pydanube.broker.serving.open_topic import AnyTopic, OpenTopic, topic_options
+from pydanube.broker.serving.open_topic import OpenTopic, topic_options
 from pydanube.broker.topic.best_effort import BestEffortTopic
 from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.served import ServedTopic
 from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.together import together
 
@@ -200,7 +201,7 @@ class OpenTopics:
             record = await self._record(principal, name, create=create, reliable=reliable)
             record.check_partition(name)
             found = self._opened.get(name)
-            if found is not None and (found.lost or found.record.id != record.id):
+            if found is not None and (found.topic.lost or found.record.id != record.id):
                 await self.let_go(found)
             elif (
                 interrupted is not None
@@ -239,7 +240,7 @@ class OpenTopics:
                     raise
                 for watcher in self.watchers:
                     watcher(name, record.id, kept)
-                served: AnyTopic = kept
+                served: ServedTopic = kept
             else:
                 served = BestEffortTopic(str(name), self._around.clock, options)
         current = self._directory.find(name)  # it may have changed meanwhile
@@ -260,7 +261,7 @@ class OpenTopics:
 
     def kept(self) -> list[Topic]:
         """Those of them that store messages."""
-        return [each.topic for each in self._opened.values() if isinstance(each.topic, Topic)]
+        return [each.reliable for each in self._opened.values() if each.topic.reliable]
 
     def count_rejected(self, error: DanubeError) -> None:
         self.rejected[error.code] = self.rejected.get(error.code, 0) + 1

@@ -32,7 +32,6 @@ from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.serving.republish import Refusals, Republisher
 from pydanube.broker.state.options import SubscriptionOptions
-from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.dead_letter import ORIGIN, REASON, SUBSCRIBER
 from pydanube.broker.topic.served import EARLIEST
 from pydanube.broker.topic.topic import Topic
@@ -153,8 +152,8 @@ class Redriver:
                 continue
             if groups and host is None:
                 entered = await opened.enter(SUBSCRIPTION, SubscriptionKind.SHARED, EARLIEST, _OPTIONS)
-                assert isinstance(entered, SubscriptionHost)
-                host, cursor = entered, entered.known.cursor
+                host = entered.as_reliable()
+                cursor = host.known.cursor
                 generation = cursor.generation
             for target, group in groups.items():
                 assert host is not None

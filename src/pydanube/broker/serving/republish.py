@@ -97,7 +97,7 @@ class Republisher:
         if text is None:
             return
         noted = Noted.decode(text)
-        if noted.generation == host.known.cursor.generation:
+        if noted.generation == host.generation:
             await host.ack(noted.generation, ranges_of(await self._published(noted)))
         await self._notes.put(_FOLDER + self._source, None)
 

@@ -24,7 +24,6 @@ from pydanube.broker.directory.pending_options import PendingOptions
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.state.options import SubscriptionOptions
-from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.served import EARLIEST
 from pydanube.broker.work.errands import Errands
 from pydanube.broker.work.named_locks import NamedLocks
@@ -167,11 +166,9 @@ async def _grow(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fi
     known = places[0].reliable.subscriptions
     for opened in places[fields["from"] :]:
         for host in list(known.values()):
-            set_last = pending.find(str(opened.name), host.known.name)  # for all partitions
-            options: SubscriptionOptions | None = set_last or SubscriptionOptions.decode(host.known.options)
-            name, kind = host.known.name, host.known.kind
-            options = opened.options_for(name, kind, options)
-            await opened.reliable.subscribe(name, kind, start=EARLIEST, options=options)
+            set_last = pending.find(str(opened.name), host.name)  # for all partitions
+            options = opened.options_for(host.name, host.kind, set_last or host.options)
+            await opened.reliable.subscribe(host.name, host.kind, start=EARLIEST, options=options)
 
 
 async def _subscribe(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
@@ -210,8 +207,8 @@ async def _seek(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fi
     async def seek(opened: OpenTopic) -> None:
         offset, generation = to[str(opened.name)]
         host = opened.topic.subscriptions.get(fields["subscription"])
-        if isinstance(host, SubscriptionHost) and host.known.cursor.generation == generation:
-            await opened.reliable.seek(host, offset)
+        if host is not None and host.generation == generation:
+            await opened.reliable.seek(host.as_reliable(), offset)
 
     await together(seek, [each for each in places if str(each.name) in to])
 

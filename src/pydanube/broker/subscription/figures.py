@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pydanube.dispatch.engine import Engine
 from pydanube.topic.records import Cause
-from pydanube.topic.state import Subscription
 
 NO_COUNTS = (0,) * len(Cause)
 
@@ -27,26 +25,3 @@ class SubscriptionFigures(NamedTuple):
     delayed: int = 0  # messages that wait for their delivery times, as far as they were read
     delayed_for: int | None = None  # microseconds until the earliest of these
     stopped: int = 0  # messages that nobody gets until somebody decides about one that failed too often
-
-
-def figures_of(
-    known: Subscription, engine: Engine[Any], end: int, now: int, unreadable: str | None
-) -> SubscriptionFigures:
-    """Of a partition that ends at `end`; `now` is the engine's time."""
-    cursor = known.cursor
-    backlog, due = end - cursor.floor - cursor.above.count, engine.delayed_until
-    unread = backlog - engine.waiting - engine.in_flight if engine.is_stalled else 0
-    return SubscriptionFigures(
-        cursor.floor,
-        end,
-        cursor.generation,
-        backlog,
-        engine.in_flight,
-        engine.paused,
-        known.counts,
-        engine.blocked_at,
-        unreadable,
-        engine.delayed,
-        None if due is None else due - now,
-        engine.stopped + max(0, unread),  # what is not read yet is stopped too if nothing is read any more
-    )

@@ -23,7 +23,7 @@ from pydanube.broker.subscription.delivery import Consumer
 from pydanube.broker.subscription.discards import Discards
 from pydanube.broker.subscription.dispatcher import Dispatcher
 from pydanube.broker.subscription.explainer import Explainer
-from pydanube.broker.subscription.figures import SubscriptionFigures, figures_of
+from pydanube.broker.subscription.figures import SubscriptionFigures
 from pydanube.broker.subscription.lifetime import CLOSED, SEEKING, Lifetime
 from pydanube.broker.subscription.poison import DeadLetter, PoisonHandler
 from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
@@ -128,9 +128,22 @@ class SubscriptionHost:
         return self._acks.waiting and self._lifetime.state is not SEEKING  # none of them matters after a seek
 
     def describe(self) -> SubscriptionFigures:
-        held_up = self.explain_reading()
-        unreadable = held_up.what if held_up is not None and held_up.cause is Why.UNREADABLE else None
-        return figures_of(self.known, self.engine, self._ledger.confirmed_end, self.now, unreadable)
+        known, engine, backlog, held_up = self.known, self.engine, self.backlog, self.explain_reading()
+        due, unread = engine.delayed_until, backlog - engine.waiting - engine.in_flight
+        return SubscriptionFigures(
+            known.cursor.floor,
+            self._ledger.confirmed_end,
+            known.cursor.generation,
+            backlog,
+            engine.in_flight,
+            engine.paused,
+            known.counts,
+            engine.blocked_at,
+            held_up.what if held_up is not None and held_up.cause is Why.UNREADABLE else None,
+            engine.delayed,
+            None if due is None else due - self.now,
+            engine.stopped + (max(0, unread) if engine.is_stalled else 0),  # nothing more is read while it is stalled
+        )
 
     def as_reliable(self) -> SubscriptionHost:
         return self

@@ -23,7 +23,7 @@ class BacklogAges:
         """Of the first message that is not acknowledged: 0 if all are, None if it is unknown or nothing is stored."""
         if not topic.reliable:
             return None
-        ledger, host = topic.ledger, subscription.as_reliable()
+        ledger, host = topic.as_reliable().ledger, subscription.as_reliable()
         floor = ledger.past_lost(host.floor)
         if floor >= ledger.confirmed_end:
             return 0.0

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 from pydanube.base.counting import Traffic
 from pydanube.base.errors import (
@@ -26,10 +26,9 @@ from pydanube.broker.limits.rates import Rate, rate_of
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Timing
 from pydanube.broker.topic.best_effort_subscription import BestEffortSubscription
-from pydanube.broker.topic.served import LATEST, Receipt, ServedSubscription
+from pydanube.broker.topic.served import LATEST, STORES_NOTHING, Receipt, ServedSubscription
 from pydanube.dispatch.policy import PoisonPolicy
 from pydanube.ports.clock import Clock
-from pydanube.topic.dedup import Renewal
 from pydanube.topic.records import SubscriptionKind, name_bytes
 from pydanube.wire.batch import Batch
 
@@ -72,9 +71,8 @@ class BestEffortTopic:
     def drops(self) -> dict[str, int]:
         return {"unheard": self.unheard}
 
-    @property
-    def closed(self) -> bool:
-        return self._why_closed is not None
+    def as_reliable(self, refusal: str = STORES_NOTHING) -> NoReturn:
+        raise NotReliable(f"{self.name} {refusal}")
 
     def alter(self, options: TopicOptions) -> None:
         """From now on. Of the options only the dispatch rate means anything here."""
@@ -169,48 +167,7 @@ class BestEffortTopic:
         host.join(consumer, filters)
         return consumer
 
-    # -- what needs storage --------------------------------------------------------------------------------------------
-
-    def as_reliable(self) -> NoReturn:
-        raise NotReliable(f"{self.name} is not reliable and stores nothing")
-
-    @property
-    def ledger(self) -> NoReturn:
-        self.as_reliable()
-
-    async def wait_beyond(self, offset: int, seconds: float) -> NoReturn:
-        self.as_reliable()
-
-    async def skip(self, name: str, *, count: int | None = None, to: int | None = None) -> NoReturn:
-        self.as_reliable()
-
-    async def truncate(self, before: int | None = None) -> NoReturn:
-        self.as_reliable()
-
-    async def attach(
-        self, producer: str, *, fresh: bool = False, temporary: bool = False, renewal: Renewal | None = None
-    ) -> NoReturn:
-        raise NotReliable(f"{self.name} is not reliable, so it cannot tell what {producer!r} has published before")
-
-    async def alter_subscription(self, name: str, changes: Mapping[str, Any]) -> NoReturn:
-        raise NotReliable(f"{self.name} is not reliable, so its subscriptions have no options")
-
-    async def seek(self, host: ServedSubscription, to: str | int) -> NoReturn:
-        raise NotReliable(f"{self.name} is not reliable, so there is nothing that {host.name!r} could be moved to")
-
-    async def find_time(self, time: int) -> NoReturn:
-        raise NotReliable(f"{self.name} is not reliable, so it cannot be searched by time")
-
     # -- housekeeping and the end --------------------------------------------------------------------------------------
-
-    def had_activity(self) -> bool:
-        return False
-
-    async def tick(self) -> None:
-        """Nothing to do: nothing is kept that could grow old."""
-
-    def roll_unneeded(self, bytes_min: int) -> None:
-        """Nothing to do: it uses no space."""
 
     def end_unused(self) -> None:
         """Ends subscriptions that nobody has used for long."""

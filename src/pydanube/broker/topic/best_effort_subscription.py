@@ -1,6 +1,6 @@
 """A subscription of a best-effort topic (§5): each message goes to a consumer that has asked for it, or is dropped.
 
-Owned by its topic. Nothing is kept or sent again; what would need that is refused with `NotReliable`.
+Owned by its topic. Nothing is kept or sent again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.delivery import Consumer, Delivery
 from pydanube.broker.subscription.figures import SubscriptionFigures
 from pydanube.broker.subscription.runs import keys_of
+from pydanube.broker.topic.served import STORES_NOTHING
 from pydanube.dispatch.best_effort import BestEffort
 from pydanube.dispatch.events import Run
 from pydanube.topic.cursor import Range
@@ -62,7 +63,7 @@ class BestEffortSubscription:
         return SubscriptionFigures()
 
     def as_reliable(self) -> NoReturn:
-        raise NotReliable(f"{self._topic} is not reliable and stores nothing")
+        raise NotReliable(f"{self._topic} {STORES_NOTHING}")
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
@@ -119,27 +120,7 @@ class BestEffortSubscription:
     def taken(self, consumer: ConsumerId, generation: int, ranges: Sequence[Range]) -> None:
         """Changes nothing."""
 
-    # -- what needs storage --------------------------------------------------------------------------------------------
-
-    def pause(self, consumer: ConsumerId) -> NoReturn:
-        self.as_reliable()
-
-    def resume(self) -> NoReturn:
-        self.as_reliable()
-
-    def seek(self, offset: int) -> NoReturn:
-        raise NotReliable(f"{self._topic} is not reliable, so there is nothing that {self.name!r} could be moved to")
-
-    def explain(self, offset: int) -> NoReturn:
-        raise NotReliable(f"{self._topic} is not reliable: only waiting consumers get its messages")
-
-    def explain_consumer(self, consumer: ConsumerId) -> NoReturn:
-        self.explain(0)
-
     # -- handing out ---------------------------------------------------------------------------------------------------
-
-    def wake(self) -> None:
-        """Nothing to do: nothing becomes due by time."""
 
     def hand_out(self, batch: Batch, now: int) -> Future[None]:
         """Done when each message went to somebody or nobody. By key, many messages take several turns of the loop."""

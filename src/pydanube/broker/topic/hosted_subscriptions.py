@@ -21,7 +21,7 @@ from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.core import TopicCore
 from pydanube.broker.topic.dead_letter import dead_letter_of
 from pydanube.broker.topic.dependencies import TopicDependencies
-from pydanube.broker.topic.served import EARLIEST, LATEST, ServedSubscription
+from pydanube.broker.topic.served import EARLIEST, LATEST
 from pydanube.broker.work.decoding import run_decoding
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Poisoned
@@ -134,7 +134,7 @@ class HostedSubscriptions:
         core.check_open()
         core.log.check()
         host = self.get(name)
-        options = SubscriptionOptions.decode(host.known.options).changed(changes)
+        options = host.options.changed(changes)
         record = core.state.decide_change(host.known.id, options.encode())
         if record is None:
             return await core.log.barrier()
@@ -142,7 +142,7 @@ class HostedSubscriptions:
         host.alter(options)
         await altered
 
-    async def seek(self, host: ServedSubscription, to: str | int) -> None:
+    async def seek(self, host: SubscriptionHost, to: str | int) -> None:
         """Delivers everything from there on again, or skips to it (§14)."""
         self._core.check_open()
         async with self._core.starting:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pydanube.base.limits import SECOND
-from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.host import SubscriptionHost
 
 _OPTION = b"idle_seconds"  # looked for before the options are decoded: there may be thousands without it
@@ -28,7 +27,7 @@ class IdleSubscriptions:
             name = host.known.name
             if host.consumers or _OPTION not in host.known.options:
                 continue
-            seconds = SubscriptionOptions.decode(host.known.options).idle_seconds
+            seconds = host.options.idle_seconds
             if seconds is not None:
                 since[name] = max(self._since.get(name, now), host.last_used)  # a consumer may have come and left
                 if now - since[name] >= seconds * SECOND:

@@ -1,15 +1,15 @@
 """What a served topic and a subscription of it are to the rest of the broker, whether the topic is reliable or not.
 
 `Topic` and `BestEffortTopic` implement `ServedTopic`, `SubscriptionHost` and `BestEffortSubscription` implement
-`ServedSubscription`. A best-effort topic keeps nothing. What needs storage raises `NotReliable` there; what is only
-asked for has the answer of a topic without messages. So nobody need ask which of the two it is.
+`ServedSubscription`. A best-effort topic answers questions about storage like a topic without messages. Whoever needs
+what is stored calls `as_reliable`, which raises `NotReliable` there. So nobody has to look at the class.
 """
 
 from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pydanube.base.counting import Traffic
 from pydanube.base.errors import DanubeError
@@ -17,11 +17,7 @@ from pydanube.base.ids import ConsumerId
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Timing
 from pydanube.broker.subscription.figures import SubscriptionFigures
-from pydanube.broker.topic.producer_sessions import Session
-from pydanube.dispatch.explain import Explanation
-from pydanube.storage.stream.managed import ManagedLedger
 from pydanube.topic.cursor import Range
-from pydanube.topic.dedup import Renewal
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
@@ -30,6 +26,7 @@ if TYPE_CHECKING:
     from pydanube.broker.topic.topic import Topic
 
 EARLIEST, LATEST = "earliest", "latest"
+STORES_NOTHING = "is not reliable and stores nothing"
 
 
 class Receipt(NamedTuple):
@@ -102,7 +99,7 @@ class ServedSubscription(Protocol):
     def describe(self) -> SubscriptionFigures: ...
 
     def as_reliable(self) -> SubscriptionHost:
-        """Itself, for whoever needs what is stored; raises `NotReliable` if nothing is."""
+        """Itself, for whoever needs what is stored. Raises `NotReliable` if nothing is."""
         ...
 
     def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None: ...
@@ -129,12 +126,6 @@ class ServedSubscription(Protocol):
         """The consumer's program was not handed these: they are delivered again, and have not failed."""
         ...
 
-    def pause(self, consumer: ConsumerId) -> None:
-        """Until somebody resumes, or until this consumer and all others that paused have left."""
-        ...
-
-    def resume(self) -> None: ...
-
     def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
         """Done when it is durable."""
         ...
@@ -153,22 +144,6 @@ class ServedSubscription(Protocol):
         """The consumer's program works on these from now on, so that their ack timeout begins."""
         ...
 
-    def seek(self, offset: int) -> Future[None]:
-        """Everything from `offset` on is delivered again. Callers outside the topic use `ServedTopic.seek`."""
-        ...
-
-    def explain(self, offset: int) -> Explanation:
-        """Why this message is not being delivered."""
-        ...
-
-    def explain_consumer(self, consumer: ConsumerId) -> Explanation:
-        """Why this consumer is given nothing now."""
-        ...
-
-    def wake(self) -> None:
-        """The clock was moved: it does what is due by now."""
-        ...
-
 
 class ServedTopic(Protocol):
     """A topic (partition) that this broker serves."""
@@ -178,17 +153,10 @@ class ServedTopic(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def options(self) -> TopicOptions: ...
-    @property
     def subscriptions(self) -> Mapping[str, ServedSubscription]: ...
     @property
     def receipt(self) -> str:
         """What is true of a confirmed publish."""
-        ...
-
-    @property
-    def ledger(self) -> ManagedLedger:
-        """Its messages."""
         ...
 
     @property
@@ -218,21 +186,12 @@ class ServedTopic(Protocol):
         """Whether another broker owns it now."""
         ...
 
-    @property
-    def closed(self) -> bool: ...
-
-    def as_reliable(self) -> Topic:
-        """Itself, for whoever needs what is stored; raises `NotReliable` if nothing is."""
+    def as_reliable(self, refusal: str = STORES_NOTHING) -> Topic:
+        """Itself, for whoever needs what is stored. If nothing is, raises `NotReliable`, which says `refusal` of it."""
         ...
 
     def alter(self, options: TopicOptions) -> None:
         """It goes by these from now on."""
-        ...
-
-    async def attach(
-        self, producer: str, *, fresh: bool = False, temporary: bool = False, renewal: Renewal | None = None
-    ) -> Session:
-        """A session for this producer name."""
         ...
 
     def producer_name(self, producer: int) -> str:
@@ -259,8 +218,6 @@ class ServedTopic(Protocol):
 
     async def unsubscribe(self, name: str) -> None: ...
 
-    async def alter_subscription(self, name: str, changes: Mapping[str, Any]) -> None: ...
-
     def connect(
         self,
         host: ServedSubscription,
@@ -272,40 +229,8 @@ class ServedTopic(Protocol):
         """A consumer of the subscription; it gets nothing before it grants permits."""
         ...
 
-    async def seek(self, host: ServedSubscription, to: str | int) -> None:
-        """Delivers everything from there on again, or skips to it."""
-        ...
-
-    async def skip(self, name: str, *, count: int | None = None, to: int | None = None) -> int:
-        """Gives up the next `count` messages of a subscription, or all below `to`; how many they were."""
-        ...
-
-    async def truncate(self, before: int | None = None) -> None:
-        """Deletes all messages there are, or those below `before`."""
-        ...
-
-    async def find_time(self, time: int) -> int:
-        """The first offset appended at or after `time`, in microseconds."""
-        ...
-
-    async def wait_beyond(self, offset: int, seconds: float) -> None:
-        """Until the message at `offset` may be seen, or so long."""
-        ...
-
-    def had_activity(self) -> bool:
-        """Whether anything was published or acknowledged since this was last asked."""
-        ...
-
-    async def tick(self) -> None:
-        """To be called every second or so, and soon if the topic had activity."""
-        ...
-
     def end_unused(self) -> None:
         """To be called every second or so: ends subscriptions that nobody uses, where that writes nothing."""
-        ...
-
-    def roll_unneeded(self, bytes_min: int) -> None:
-        """Where space is short: lets messages go that nobody needs."""
         ...
 
     async def close(self, why: DanubeError | None = None, *, seal: bool = True) -> None:

@@ -25,7 +25,7 @@ from pydanube.broker.topic.housekeeping import TopicHousekeeping
 from pydanube.broker.topic.producer_recovery import ProducerRecovery
 from pydanube.broker.topic.producer_sessions import Session
 from pydanube.broker.topic.publisher import Publisher
-from pydanube.broker.topic.served import LATEST, Receipt, ServedSubscription
+from pydanube.broker.topic.served import LATEST, STORES_NOTHING, Receipt, ServedSubscription
 from pydanube.broker.topic.trimming import Trimming
 from pydanube.storage.stream.cold import tier_bounds
 from pydanube.storage.stream.settings import StreamSettings
@@ -134,7 +134,7 @@ class Topic:
     def stored_bytes(self) -> int:
         return self.ledger.stream.bytes
 
-    def as_reliable(self) -> Topic:
+    def as_reliable(self, refusal: str = STORES_NOTHING) -> Topic:
         return self
 
     def alter(self, options: TopicOptions) -> None:
@@ -249,7 +249,7 @@ class Topic:
         """Changes the options of a subscription; it goes by them at once, and they are durable on return."""
         await self._hosted.alter(name, changes)
 
-    async def seek(self, host: ServedSubscription, to: str | int) -> None:
+    async def seek(self, host: SubscriptionHost, to: str | int) -> None:
         """Delivers everything from there on again, or skips to it; durable before it returns (§14)."""
         await self._hosted.seek(host, to)
 
@@ -275,11 +275,12 @@ class Topic:
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
     def had_activity(self) -> bool:
+        """Whether anything was published or acknowledged since this was last asked."""
         before, self._seen = self._seen, (self.ledger.confirmed_end, self._core.log.bytes)
         return before != self._seen
 
     async def tick(self) -> None:
-        """Messages expire, ledgers roll by age, and what nobody needs goes."""
+        """Messages expire, ledgers roll by age, and what nobody needs goes. Due every second, or if it had activity."""
         if not self.closed and not self.lost:
             await self._housekeeping.tick()
 

@@ -13,15 +13,16 @@ from pydanube.base.limits import AGE_READS_MAX, SUBSCRIPTIONS_A_TURN
 from pydanube.base.names import parse_topic, parse_whole
 from pydanube.broker.door.attention import find_abandoned, find_blocked
 from pydanube.broker.door.presence import Member, members_of
-from pydanube.broker.door.stats import SubscriptionStats, aged, bounds_of, kept, only, subscription_stats
+from pydanube.broker.door.stats import SubscriptionStats, aged, only, subscription_stats
 from pydanube.broker.door.verbs.base import Verbs
 from pydanube.broker.serving.explaining import Told, explain
-from pydanube.broker.serving.open_topic import AnySubscription, OpenTopic, Start
+from pydanube.broker.serving.open_topic import OpenTopic, Start
 from pydanube.broker.state.options import SubscriptionOptions
-from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.backlog_ages import BacklogAges
-from pydanube.broker.topic.served import LATEST
+from pydanube.broker.topic.served import LATEST, ServedSubscription
 from pydanube.topic.records import Cause, SubscriptionKind
+
+NO_OPTIONS = "is not reliable, so its subscriptions have no options"
 
 
 class SubscriptionVerbs(Verbs):
@@ -111,9 +112,9 @@ class SubscriptionVerbs(Verbs):
         """Other options; what is not named stays. It goes by them at once."""
         found = await self._find(Action.SUBSCRIPTION_ALTER, topic, subscription)
         for opened, host in found:
-            before = SubscriptionOptions.decode(kept(opened, host).known.options)
-            options = before.changed(changes)
-            self.ask_dead_letters(options, before)
+            opened.topic.as_reliable(NO_OPTIONS)
+            options = host.options.changed(changes)
+            self.ask_dead_letters(options, host.options)
             opened.check_dead_letters(options)
         if parse_topic(topic).partition is None:
             fields = {"subscription": subscription, "options": dict(changes)}
@@ -127,19 +128,19 @@ class SubscriptionVerbs(Verbs):
         found = await self._find(Action.SUBSCRIPTION_SEEK, topic, subscription)
         if isinstance(to, int) and to:
             only(found, "an offset to seek")
-        offsets = {str(opened.name): await self._sought(opened, kept(opened, host), to) for opened, host in found}
+        offsets = {str(opened.name): await self._sought(opened, host, to) for opened, host in found}
         if not dry_run and parse_topic(topic).partition is None:
             fields = {"subscription": subscription, "to": offsets}
             await self._door.spreading.change(found[0][0].record, "seek", fields)
         elif not dry_run:
             [(opened, host)] = found
-            await opened.reliable.seek(kept(opened, host), offsets[str(opened.name)][0])
+            await opened.reliable.seek(host.as_reliable(), offsets[str(opened.name)][0])
         return await self._described(Action.SUBSCRIPTION_SEEK, topic, subscription)
 
-    async def _sought(self, opened: OpenTopic, host: SubscriptionHost, to: Start) -> tuple[int, int]:
+    async def _sought(self, opened: OpenTopic, host: ServedSubscription, to: Start) -> tuple[int, int]:
         """The offset that is meant, which a seek may go to, and the generation that it ends."""
-        topic, place = opened.reliable, await opened.offset_at(to)
-        offset, cursor = topic.offset_of(place), host.known.cursor
+        topic = opened.topic.as_reliable(NO_OPTIONS)
+        offset, cursor = topic.offset_of(await opened.offset_at(to)), host.as_reliable().known.cursor
         cursor.decide_move(offset, topic.ledger.confirmed_end, Cause.SEEK)
         return offset, cursor.generation
 
@@ -158,7 +159,8 @@ class SubscriptionVerbs(Verbs):
         opened, host = only(await self._find(Action.SUBSCRIPTION_SKIP, topic, subscription), "what is skipped")
         if not dry_run:
             return await opened.reliable.skip(subscription, count=count, to=to)
-        cursor, end = kept(opened, host).known.cursor, bounds_of(opened)[1]
+        _, end = opened.topic.as_reliable(NO_OPTIONS).bounds
+        cursor = host.as_reliable().known.cursor
         moved = cursor.decide_move(cursor.behind(count or 0, end) if to is None else to, end, Cause.SKIPPED)
         return 0 if moved is None else moved.passed
 
@@ -172,7 +174,7 @@ class SubscriptionVerbs(Verbs):
         door, parsed, pending = self._door, parse_topic(topic), self._door.pending
         record = await door.topics.lookup(self._principal, Action.SUBSCRIPTION_ALTER, topic, subscription=subscription)
         if not record.reliable:
-            raise NotReliable(f"{topic} is not reliable, so its subscriptions have no options")
+            raise NotReliable(f"{topic} {NO_OPTIONS}")
         more_may_come = record.partitions and parsed.partition is None
         if more_may_come:
             pending.check_room(topic, subscription)
@@ -205,7 +207,7 @@ class SubscriptionVerbs(Verbs):
 
     # -- places --------------------------------------------------------------------------------------------------------
 
-    async def _find(self, action: Action, topic: str, subscription: str) -> list[tuple[OpenTopic, AnySubscription]]:
+    async def _find(self, action: Action, topic: str, subscription: str) -> list[tuple[OpenTopic, ServedSubscription]]:
         """Where the subscription is: not in partitions that were added since, if no consumer has seen them yet."""
         places = await self._door.topics.places(self._principal, action, topic, subscription=subscription)
         found = [(each, host) for each in places if (host := each.topic.subscriptions.get(subscription)) is not None]
