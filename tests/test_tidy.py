@@ -7,9 +7,7 @@ violations at the end of this file.
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -252,7 +250,29 @@ def behind_the_door(module: str, tree: ast.Module) -> Iterator[str]:
                 yield f"{module}:{node.lineno}: {node.attr} of the door is not for faces: they have a session"
 
 
-RULES: tuple[Rule, ...] = (impure_core, dangerous, unrepeatable_host, undocumented, table_of_errors, behind_the_door)
+SERVED = frozenset({"Topic", "BestEffortTopic", "SubscriptionHost", "BestEffortSubscription"})
+
+
+def asked_for_its_class(module: str, tree: ast.Module) -> Iterator[str]:
+    """A served topic or subscription has members for whatever depends on whether it is reliable."""
+    if folder_of(module) == "sim":
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) == "isinstance":
+            kinds = [each for each in ast.walk(node.args[1]) if isinstance(each, ast.Name | ast.Attribute)]
+            if any(dotted(each).split(".")[-1] in SERVED for each in kinds):
+                yield f"{module}:{node.lineno}: use a member of the protocols in broker/topic/served.py"
+
+
+RULES: tuple[Rule, ...] = (
+    impure_core,
+    dangerous,
+    unrepeatable_host,
+    undocumented,
+    table_of_errors,
+    behind_the_door,
+    asked_for_its_class,
+)
 
 
 # -- the tests ---------------------------------------------------------------------------------------------------------
@@ -364,68 +384,6 @@ def test_an_error_says_what_it_is_and_what_to_do(kind: type[DanubeError]) -> Non
     assert HTTPStatus(kind.http_status) >= HTTPStatus.BAD_REQUEST
     assert kind.grpc_status in set(GrpcStatus) - {GrpcStatus.OK}
     assert kind.exit_code in {ExitCode.FAILED, ExitCode.USAGE, ExitCode.NOT_FOUND, ExitCode.UNREACHABLE}
-
-
-# -- the repository ----------------------------------------------------------------------------------------------------
-
-# Written so that this file does not find itself.
-MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root)(?![\w-])|(?<![\w.~-])/home[/]")
-REGISTRY = re.compile(
-    r"py[p]i\.org|python[h]osted|registry\.npm[j]s|--(?:extra-)?index[-]url|--find[-]links", re.IGNORECASE
-)
-SKIPPED_FOLDERS = {
-    ".git",
-    ".venv",
-    ".servers",
-    ".hypothesis",
-    ".mypy_cache",
-    ".pytest_cache",
-    ".ruff_cache",
-    "__pycache__",
-}
-
-
-def repository_files() -> list[Path]:
-    """What is or could be committed; without git, every file outside the caches."""
-    if (ROOT / ".git").exists():
-        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        try:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-        except (OSError, subprocess.CalledProcessError):
-            pass
-        else:
-            names = sorted(set(done.stdout.decode().split("\0")) - {""})
-            return [ROOT / name for name in names if (ROOT / name).is_file()]
-    found: list[Path] = []
-    for folder, folders, names in os.walk(ROOT):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
-        found.extend(Path(folder) / name for name in sorted(names))
-    return found
-
-
-def of_one_machine(text: str) -> Iterator[str]:
-    for number, line in enumerate(text.splitlines(), 1):
-        for pattern in (MACHINE_PATH, REGISTRY):
-            if match := pattern.search(line):
-                yield f"{number}: {match.group()}"
-
-
-def test_the_repository_names_no_machine_and_no_package_index() -> None:
-    complaints: list[str] = []
-    for path in repository_files():
-        data = path.read_bytes()
-        if b"\0" in data:
-            continue
-        text = data.decode("utf-8", errors="replace")
-        complaints.extend(f"{path.relative_to(ROOT)}:{complaint}" for complaint in of_one_machine(text))
-    assert complaints == []
-
-
-def test_locks_name_packages_and_hashes_only() -> None:
-    for lock in ROOT.glob("requirements*.lock"):
-        text = lock.read_text(encoding="utf-8")
-        assert "://" not in text
-        assert "--hash=sha256:" in text
 
 
 def requirement_name(requirement: str) -> str:
@@ -555,6 +513,10 @@ def test_the_rule_of_rooms_finds_an_import_for_types() -> None:
         (table_of_errors, "pydanube.api.http.problem", "STATUSES = {TopicNotFound: 404, NameInvalid: 400}"),
         (table_of_errors, "pydanube.api.http.problem", "STATUSES = {errors.TopicNotFound: 404}"),
         (table_of_errors, "pydanube.cli.shell.failures", "{'topic_not_found': 3}"),
+        *((asked_for_its_class, "pydanube.broker.door.stats", f"isinstance(it, {name})") for name in sorted(SERVED)),
+        (asked_for_its_class, "pydanube.broker.door.stats", "isinstance(opened.topic, topic.Topic)"),
+        (asked_for_its_class, "pydanube.broker.door.stats", "isinstance(host, (str, SubscriptionHost))"),
+        (asked_for_its_class, "pydanube.broker.door.stats", "isinstance(host, SubscriptionHost | None)"),
     ],
 )
 def test_a_rule_finds_a_planted_violation(rule: Rule, module: str, source: str) -> None:
@@ -578,13 +540,9 @@ def test_a_rule_finds_a_planted_violation(rule: Rule, module: str, source: str) 
         (undocumented, "pydanube.storage.node.disk", '"""Keeps ledgers."""'),
         (table_of_errors, "pydanube.base.errors.root", "{TopicNotFound: 404}"),
         (table_of_errors, "pydanube.api.http.problem", "{'code': error.code, 'status': error.http_status}"),
+        (asked_for_its_class, "pydanube.broker.door.stats", "isinstance(error, TopicNotFound)\nopened.topic.reliable"),
+        (asked_for_its_class, "pydanube.sim.topics.broker", "isinstance(host, SubscriptionHost)"),
     ],
 )
 def test_a_rule_lets_good_source_pass(rule: Rule, module: str, source: str) -> None:
     assert list(rule(module, ast.parse(source))) == []
-
-
-def test_the_machine_rule_finds_planted_names() -> None:
-    planted = ["cd /" + "work/main", "/" + "root/.cache", "open('/" + "home/me')", "https://py" + "pi.org/simple"]
-    assert [len(list(of_one_machine(line))) for line in planted] == [1, 1, 1, 1]
-    assert list(of_one_machine("src/workers /default/orders network/root the work at hand, /workflows")) == []
