@@ -341,11 +341,23 @@ def rooms_of(folder: str, trees: dict[str, ast.Module]) -> dict[str, set[str]]:
     return edges
 
 
-@pytest.mark.parametrize("folder", ["broker", "storage", "pipeline", "cli"])
+@pytest.mark.parametrize("folder", ["api", "broker", "storage", "pipeline", "cli"])
 def test_rooms_do_not_import_each_other_in_a_circle(folder: str) -> None:
     edges = rooms_of(folder, {module_name(path): tree for path, tree in TREES.items()})
     assert len(edges) > 2
     assert import_cycle(edges) == []
+
+
+def test_faces_are_alike_and_know_nothing_of_each_other() -> None:
+    """So that another one can be added without touching these."""
+    edges = rooms_of("api", {module_name(path): tree for path, tree in TREES.items()})
+    faces = {path.parent.name for path in TREES if path.match("api/*/face.py")} - {"listening"}
+    assert faces == {"grpc", "http", "native"}
+    for face in faces:
+        assert edges[face] <= {"listening", "operations"}
+        for name in ("connection", "producers", "consumers", "operations"):
+            assert (ROOT / f"src/pydanube/api/{face}/{name}.py").exists()
+    assert edges["listening"] == edges["operations"] == set()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -477,11 +489,11 @@ def test_the_rule_of_rooms_finds_an_import_for_types() -> None:
 @pytest.mark.parametrize(
     ("rule", "module", "source"),
     [
-        (behind_the_door, "pydanube.api.native.verbs", "from pydanube.broker.topic.topic import Topic"),
-        (behind_the_door, "pydanube.api.native.verbs", "from pydanube.broker import standalone"),
-        (behind_the_door, "pydanube.api.http.rest", "from pydanube.broker.standalone import Broker"),
-        (behind_the_door, "pydanube.api.http.rest", "import pydanube.topic.state"),
-        (behind_the_door, "pydanube.api.http.rest", "face.door.topics.opened()"),
+        (behind_the_door, "pydanube.api.native.operations", "from pydanube.broker.topic.topic import Topic"),
+        (behind_the_door, "pydanube.api.native.operations", "from pydanube.broker import standalone"),
+        (behind_the_door, "pydanube.api.http.operations", "from pydanube.broker.standalone import Broker"),
+        (behind_the_door, "pydanube.api.http.operations", "import pydanube.topic.state"),
+        (behind_the_door, "pydanube.api.http.operations", "face.door.topics.opened()"),
         *((impure_core, "pydanube.stream.quorum", f"import {name}") for name in sorted(CORE_FORBIDDEN_MODULES)),
         (impure_core, "pydanube.base.ids", "from os.path import join"),
         (impure_core, "pydanube.wire.batch", "def late():\n    from time import monotonic"),
@@ -510,8 +522,8 @@ def test_the_rule_of_rooms_finds_an_import_for_types() -> None:
         (unrepeatable_host, "pydanube.storage.node.disk", "[node for node in {name for name in nodes}]"),
         (undocumented, "pydanube.storage.node.disk", "import asyncio"),
         (undocumented, "pydanube.storage.node.disk", '""" """'),
-        (table_of_errors, "pydanube.api.http.problem", "STATUSES = {TopicNotFound: 404, NameInvalid: 400}"),
-        (table_of_errors, "pydanube.api.http.problem", "STATUSES = {errors.TopicNotFound: 404}"),
+        (table_of_errors, "pydanube.api.http.errors", "STATUSES = {TopicNotFound: 404, NameInvalid: 400}"),
+        (table_of_errors, "pydanube.api.http.errors", "STATUSES = {errors.TopicNotFound: 404}"),
         (table_of_errors, "pydanube.cli.shell.failures", "{'topic_not_found': 3}"),
         *((asked_for_its_class, "pydanube.broker.door.stats", f"isinstance(it, {name})") for name in sorted(SERVED)),
         (asked_for_its_class, "pydanube.broker.door.stats", "isinstance(opened.topic, topic.Topic)"),
@@ -527,7 +539,11 @@ def test_a_rule_finds_a_planted_violation(rule: Rule, module: str, source: str) 
     ("rule", "module", "source"),
     [
         (behind_the_door, "pydanube.api.server", "from pydanube.broker.standalone import Broker\nbroker.door.reopen()"),
-        (behind_the_door, "pydanube.api.http.rest", "from pydanube.broker.door.session import Session\ndoor.session()"),
+        (
+            behind_the_door,
+            "pydanube.api.http.operations",
+            "from pydanube.broker.door.session import Session\ndoor.session()",
+        ),
         (impure_core, "pydanube.adapters.posix", "import os, time, threading"),
         (dangerous, "pydanube.cli.commands.config", "import yaml\nyaml.safe_load(text)\nmodel.eval()"),
         (unrepeatable_host, "pydanube.adapters.clock", "import time\ntime.monotonic()"),
@@ -539,7 +555,7 @@ def test_a_rule_finds_a_planted_violation(rule: Rule, module: str, source: str) 
         ),
         (undocumented, "pydanube.storage.node.disk", '"""Keeps ledgers."""'),
         (table_of_errors, "pydanube.base.errors.root", "{TopicNotFound: 404}"),
-        (table_of_errors, "pydanube.api.http.problem", "{'code': error.code, 'status': error.http_status}"),
+        (table_of_errors, "pydanube.api.http.errors", "{'code': error.code, 'status': error.http_status}"),
         (asked_for_its_class, "pydanube.broker.door.stats", "isinstance(error, TopicNotFound)\nopened.topic.reliable"),
         (asked_for_its_class, "pydanube.sim.topics.broker", "isinstance(host, SubscriptionHost)"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from api.frame_client import Client, close_all, payloads
-from pydanube.api.native.channels import ConsumerChannel
+from pydanube.api.native.consumers import ConsumerChannel
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.limits import MIB, SEND_BUFFER_BYTES_MAX
 from pydanube.storage.node.settings import NodeSettings
@@ -96,10 +96,12 @@ def test_a_consumer_that_stops_reading_is_not_sent_for_ever(tmp_path: Path) -> N
         for _ in range(40):
             producer.send(Publish(1, 7, large))
             await producer.receive()
-        [doorway] = [each for each in server._listener.connections if each._native and not each._native.writable]
+        [doorway] = [
+            each for each in server._listener.connections if each._connection and not each._connection.writable
+        ]
         waiting = doorway._transport.get_write_buffer_size()
         assert waiting < SEND_BUFFER_BYTES_MAX + 8 * MIB
-        [channel] = [each for each in doorway._native.channels.values() if isinstance(each, ConsumerChannel)]
+        [channel] = [each for each in doorway._connection.channels.values() if isinstance(each, ConsumerChannel)]
         assert channel.handle is not None
         assert not channel._connection.writable
         assert channel._ahead == 0

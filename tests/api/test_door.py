@@ -19,10 +19,10 @@ from api.http_client import Http, Reply
 from grpc_face.rig import SECONDS, channel
 from pydanube.access.rights import Action, Resource
 from pydanube.api.grpc.messages import FILES, message_class, service
-from pydanube.api.http.rest import make_router
+from pydanube.api.http.operations import make_router
 from pydanube.api.http.router import Route
 from pydanube.api.native.connection import _HANDLERS
-from pydanube.api.native.verbs import VERBS
+from pydanube.api.native.operations import VERBS
 from pydanube.base.errors import NotAllowed
 from pydanube.broker.door.session import Origin
 from pydanube.topic.records import SubscriptionKind
@@ -227,7 +227,7 @@ def test_a_request_that_waits_for_messages_ends_when_rights_do(tmp_path: Path, m
         assert len((await http.ask("POST", f"{path}limit=20")).json["messages"]) == 20
         waiting.send("POST", f"{path}wait=20")
         opened = next(each for each in world.door.topics.opened() if str(each.name) == ORDERS)
-        while not world.server._listener.web.face.waiting:  # noqa: ASYNC110 - sockets of this loop
+        while not world.server._http.waiting:  # noqa: ASYNC110 - sockets of this loop
             await asyncio.sleep(0)
         with world.recorder.refusing():
             world.door.reconsider()
@@ -251,7 +251,7 @@ METHODS = {
 
 def test_every_method_of_grpc_asks_or_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        methods, _ = world.server._listener.grpc.load()._data_address
+        methods, _ = world.server._grpc.services._data_address
         assert {path.decode()[1:] for path in methods} == set(METHODS)
         served = {path.decode()[1:] for path, method in methods.items() if method.run.__name__ != "refuse"}
         assert served == set(GRPC)

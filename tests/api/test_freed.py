@@ -134,7 +134,7 @@ def test_a_closed_connection_is_freed_at_once(
     lost = Doorway.connection_lost
 
     def note(doorway: Doorway, error: Exception | None) -> None:
-        kept.extend(ref(each) for each in (doorway._native, doorway._http) if each is not None)
+        kept.extend(ref(each) for each in (doorway._connection,) if each is not None)
         lost(doorway, error)
 
     monkeypatch.setattr(Doorway, "connection_lost", note)

@@ -123,8 +123,8 @@ def test_whoever_floods_without_reading_is_not_read_from(
                 client.write(chunk)
                 await asyncio.sleep(0)
                 largest = max(largest, doorway._transport.get_write_buffer_size())
-            assert doorway._native is not None
-            while doorway._native.writable:  # it works off in turns what came
+            assert doorway._connection is not None
+            while doorway._connection.writable:  # it works off in turns what came
                 await asyncio.sleep(0)
                 largest = max(largest, doorway._transport.get_write_buffer_size())
             assert largest < 64 * KIB + 2 * READ_BYTES

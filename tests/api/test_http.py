@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from api.http_client import Http, Reply, with_http
 from pydanube.api.http import connection as connection_module
 from pydanube.api.http.answer import Answer
-from pydanube.api.http.connection import Web
-from pydanube.api.http.rest import make_router
+from pydanube.api.http.face import HttpFace
+from pydanube.api.http.operations import make_router
 from pydanube.api.server import Server
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import error_table
@@ -30,13 +30,13 @@ ORDERS = "/api/v1/topics/default/orders"
 
 def the_http(server: Server) -> connection_module.HttpConnection:
     [doorway] = server._listener.connections
-    assert doorway._http is not None
-    return doorway._http
+    assert isinstance(doorway._connection, connection_module.HttpConnection)
+    return doorway._connection
 
 
 async def until_reached(server: Server) -> None:
     """The first bytes are there."""
-    while not any(each._http is not None for each in server._listener.connections):  # noqa: ASYNC110
+    while not any(each._connection is not None for each in server._listener.connections):  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
@@ -91,7 +91,7 @@ def test_a_broken_request_is_answered_and_the_connection_ends(tmp_path: Path, se
         assert reply.headers["connection"] == "close"
         http.writer.write(b"x" * 1000)  # a client that does not listen gets its answer all the same
         assert await http.ended()
-        assert server._listener.web.held == 0
+        assert server._http.held == 0
 
     with_http(tmp_path, story)
 
@@ -176,7 +176,7 @@ def test_bodies_of_all_connections_share_one_bound(tmp_path: Path, monkeypatch: 
             each.writer.transport.abort()
         while len(server._listener.connections) > 1:  # noqa: ASYNC110 - sockets of this loop
             await asyncio.sleep(0)
-        assert server._listener.web.held == 0
+        assert server._http.held == 0
 
     with_http(tmp_path, story)
 
@@ -210,7 +210,7 @@ def test_too_many_requests_at_a_time_are_refused_but_probes_are_answered(
     async def story(server: Server, http: Http) -> None:
         await http.ask("PUT", ORDERS)
         http.send("GET", f"{ORDERS}/messages?wait=20&offset=latest")
-        while not server._listener.web.serving:  # noqa: ASYNC110
+        while not server._http.serving:  # noqa: ASYNC110
             await asyncio.sleep(0)
         other = await Http.connect(server)
         for probe in ("/healthz", "/readyz", "/metrics"):
@@ -226,12 +226,12 @@ def test_a_broker_that_stops_does_not_wait_for_those_who_wait(tmp_path: Path) ->
     async def story(server: Server, http: Http) -> None:
         await http.ask("PUT", ORDERS)
         http.send("GET", f"{ORDERS}/messages?wait=20&offset=latest")
-        while not server._listener.web.serving:  # noqa: ASYNC110
+        while not server._http.serving:  # noqa: ASYNC110
             await asyncio.sleep(0)
         async with asyncio.timeout(5):
             await server._listener.stop()
         assert await http.ended()
-        assert (server._listener.web.serving, server._listener.web.held) == (0, 0)
+        assert (server._http.serving, server._http.held) == (0, 0)
 
     with_http(tmp_path, story)
 
@@ -241,10 +241,10 @@ def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path) -> None:
         await http.ask("PUT", ORDERS)
         other = await Http.connect(server)
         other.send("GET", f"{ORDERS}/messages?wait=20&offset=latest")
-        while not server._listener.web.serving:  # noqa: ASYNC110
+        while not server._http.serving:  # noqa: ASYNC110
             await asyncio.sleep(0)
         other.writer.transport.abort()
-        while server._listener.web.serving:  # noqa: ASYNC110
+        while server._http.serving:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     with_http(tmp_path, story)
@@ -360,13 +360,13 @@ def test_whatever_is_asked_gets_an_answer_of_the_table(
 def test_requests_behind_one_another_are_served_one_in_a_turn_so_that_others_come_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer, served = Web.answer, []
+    answer, served = HttpFace.answer, []
 
-    async def noted(web: Web, request: HttpRequest, session: Session) -> Answer:
+    async def noted(face: HttpFace, request: HttpRequest, session: Session) -> Answer:
         served.append(request.target)
-        return await answer(web, request, session)
+        return await answer(face, request, session)
 
-    monkeypatch.setattr(Web, "answer", noted)
+    monkeypatch.setattr(HttpFace, "answer", noted)
 
     async def story(server: Server, http: Http) -> None:
         other = await Http.connect(server)

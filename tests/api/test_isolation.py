@@ -85,7 +85,7 @@ def test_whoever_floods_puts_little_before_what_others_publish(tmp_path: Path, m
     async def story(server: Server) -> None:
         flooders = [await publisher(server, f"/default/flood-{number}") for number in range(FLOODERS)]
         victim = await publisher(server, "/default/victim")
-        natives: list[Any] = [doorway._native for doorway in server._listener.connections]
+        natives: list[Any] = [doorway._connection for doorway in server._listener.connections]
         stall.held = True
         flood = b"".join(Publish(1, 1, BATCH).encode()) * FLOOD_BATCHES
         for each in flooders:
@@ -156,7 +156,7 @@ def test_peers_that_are_silent_stuck_or_half_way_cost_a_good_client_next_to_noth
             stuck.stop_reading()
             stuck.send(Grant(1, 1_000_000))
             stuck.write(b"".join(Ping(1).encode()) * 100)
-        await until(lambda: server._listener.unfinished.bytes == PEERS * (len(frame) // 2 - 20))
+        await until(lambda: server._native.unfinished.bytes == PEERS * (len(frame) // 2 - 20))
         among_others = await good_client(server, "/default/among")
         assert among_others < 2 * alone
 

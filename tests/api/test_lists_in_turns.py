@@ -14,8 +14,8 @@ import pytest
 
 from api.http_client import Http, with_http
 from pydanube.access.principals import ANONYMOUS
-from pydanube.api.grpc.admin import BROKER, NamespaceAdmin, TopicAdmin
 from pydanube.api.grpc.messages import Messages
+from pydanube.api.grpc.operations import BROKER, NamespaceAdmin, TopicAdmin
 from pydanube.api.operations import verbs as verbs_module
 from pydanube.api.server import Server
 from pydanube.base.errors import SubscriptionNotFound

@@ -68,7 +68,7 @@ async def begun(server: Server, channel: int = 1) -> tuple[Client, bytes]:
     """A client that has sent half of a PUBLISH, and the other half."""
     client = await Client.connect(server.address)
     await client.ask("open_producer", channel=channel, topic=TOPIC)
-    native: Any = doorways(server)[-1]._native
+    native: Any = doorways(server)[-1]._connection
     frame = b"".join(Publish(channel, 7, BATCH).encode())
     client.write(frame[:HALF])
     await until(lambda: native._reader.held == HALF - FRAME_HEADER_BYTES)
@@ -82,8 +82,8 @@ def test_frames_that_never_end_share_one_bound_and_the_first_begun_goes(
 
     async def story(server: Server) -> None:
         peers = [await begun(server) for _ in range(10)]
-        natives: list[Any] = [doorway._native for doorway in doorways(server)]
-        assert sum(native._reader.held for native in natives) == server._listener.unfinished.bytes <= MIB
+        natives: list[Any] = [doorway._connection for doorway in doorways(server)]
+        assert sum(native._reader.held for native in natives) == server._native.unfinished.bytes <= MIB
         closed = await peers[0][0].receive()
         assert isinstance(closed, Closed)
         assert (closed.code, closed.retriable) == ("frames_busy", True)
@@ -93,7 +93,7 @@ def test_frames_that_never_end_share_one_bound_and_the_first_begun_goes(
         for client, _ in peers:
             await client.close()
         await until(lambda: not server._listener.connections)
-        assert server._listener.unfinished.bytes == 0
+        assert server._native.unfinished.bytes == 0
 
     with_broker(tmp_path, story)
 
@@ -108,7 +108,7 @@ def test_a_slow_frame_makes_way_for_no_quick_ones_while_there_is_room(tmp_path: 
             assert isinstance(await quick.receive(), Published)
         slow.write(rest)
         assert isinstance(await slow.receive(), Published)
-        assert server._listener.unfinished.bytes == 0
+        assert server._native.unfinished.bytes == 0
 
     with_broker(tmp_path, story)
 
@@ -122,8 +122,8 @@ def test_of_what_is_published_on_no_channel_nothing_is_kept(tmp_path: Path) -> N
         answer = await client.receive()
         assert isinstance(answer, Error)
         assert (answer.code, answer.channel, answer.request) == ("channel_invalid", 9, 7)
-        assert doorway._native._reader.held == 0  # type: ignore[union-attr]
-        assert server._listener.unfinished.bytes == 0
+        assert doorway._connection._reader.held == 0  # type: ignore[union-attr]
+        assert server._native.unfinished.bytes == 0
         client.write(frame[HALF:])
         assert "default" in (await client.ask("namespace.list"))["namespaces"]  # and no second answer
 
@@ -149,7 +149,7 @@ def test_answers_to_a_flood_of_pings_reach_the_socket_in_few_buffers(
 
     async def story(server: Server) -> None:
         client = await Client.connect(server.address)
-        native: Any = doorways(server)[0]._native
+        native: Any = doorways(server)[0]._connection
         writelines = native._transport.writelines
 
         class Counting:

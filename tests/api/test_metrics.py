@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import pydanube
 from api.http_client import Http, with_http
 from pydanube.access.principals import Principal
-from pydanube.api.http import kept as kept_module
-from pydanube.api.http.kept import KeptPage
+from pydanube.api.http import cached_page
+from pydanube.api.http.cached_page import CachedPage
 from pydanube.api.server import Server
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import LedgerDamaged
@@ -34,7 +34,7 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 @pytest.fixture(autouse=True)
 def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_module, "METRICS_KEPT_SECONDS", 0)
+    monkeypatch.setattr(cached_page, "METRICS_KEPT_SECONDS", 0)
 
 
 def parsed(text: str) -> Samples:
@@ -205,7 +205,7 @@ def test_many_topics_are_looked_at_in_slices(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_page_is_made_once_for_all_who_ask_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_module, "METRICS_KEPT_SECONDS", 1000)
+    monkeypatch.setattr(cached_page, "METRICS_KEPT_SECONDS", 1000)
     collect, collected = metrics_module.Metrics.collect, []
 
     async def counted(metrics: Any, page: Page) -> None:
@@ -233,7 +233,7 @@ def test_a_page_is_made_once_for_all_who_ask_within_a_second(tmp_path: Path, mon
 def test_a_page_that_failed_is_not_kept_and_one_that_left_does_not_take_it_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_module, "METRICS_KEPT_SECONDS", 1000)
+    monkeypatch.setattr(cached_page, "METRICS_KEPT_SECONDS", 1000)
 
     async def run() -> None:
         pages: list[asyncio.Future[str]] = []
@@ -242,7 +242,7 @@ def test_a_page_that_failed_is_not_kept_and_one_that_left_does_not_take_it_from_
             pages.append(asyncio.get_running_loop().create_future())
             return await pages[-1]
 
-        kept = KeptPage(make)
+        kept = CachedPage(make)
         one, two = asyncio.ensure_future(kept()), asyncio.ensure_future(kept())
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -9,7 +9,7 @@ import pydanube
 from api.http_client import Http, with_http
 from api.tiered import in_memory
 from pydanube.api.http.answer import JSON
-from pydanube.api.http.rest import make_router
+from pydanube.api.http.operations import make_router
 from pydanube.api.server import Server
 
 TOPIC = "/api/v1/topics/default/orders"

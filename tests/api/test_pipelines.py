@@ -13,7 +13,7 @@ import pydanube
 import pydanube.sync
 from api.http_client import Http
 from api.test_metrics import scrape
-from pydanube.api.http import kept as kept_module
+from pydanube.api.http import cached_page
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.errors import (
     DanubeError,
@@ -75,7 +75,7 @@ Story = Callable[[Client, Http, VirtualClock], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_module, "METRICS_KEPT_SECONDS", 0)
+    monkeypatch.setattr(cached_page, "METRICS_KEPT_SECONDS", 0)
 
 
 def with_broker(directory: Path, story: Story) -> None:

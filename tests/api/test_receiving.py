@@ -111,7 +111,7 @@ def test_a_request_waits_for_a_message_and_gets_it_when_it_comes(tmp_path: Path)
         await make(http)
         waiting = await Http.connect(server)
         waiting.send("POST", f"{SUB}/receive?wait=20")
-        face = server._listener.web.face
+        face = server._http
         while not face.waiting:  # noqa: ASYNC110 - sockets of this loop
             await asyncio.sleep(0)
         await publish(http, "at last")
@@ -405,7 +405,7 @@ def test_leases_are_of_their_own_subscription_only(tmp_path: Path) -> None:
 def test_a_client_that_hangs_up_while_it_waits_takes_nothing_with_it(tmp_path: Path) -> None:
     async def story(server: Server, http: Http) -> None:
         await make(http)
-        face = server._listener.web.face
+        face = server._http
         gone = await Http.connect(server)
         gone.send("POST", f"{SUB}/receive?wait=20")
         while not face.waiting:  # noqa: ASYNC110
@@ -449,7 +449,7 @@ def test_leases_and_requests_that_wait_have_bounds(tmp_path: Path, monkeypatch: 
         held = await receive(http, "?limit=2")
         waiting = await Http.connect(server)
         waiting.send("POST", f"{SUB}/receive?wait=20&limit=1")
-        while not server._listener.web.face.waiting:  # noqa: ASYNC110
+        while not server._http.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         for path in (f"{SUB}/receive", f"{ORDERS}/messages?wait=1"):
             method = "POST" if path.endswith("receive") else "GET"
@@ -513,7 +513,7 @@ def test_nothing_is_received_without_a_subscription_or_from_a_topic_that_keeps_n
         assert (await http.ask("POST", other)).json["code"] == "topic_not_found"
         await http.ask("PUT", "/api/v1/topics/default/other")
         assert (await http.ask("POST", other)).json["code"] == "subscription_not_found"
-        assert server._listener.web.face.waiting == 0
+        assert server._http.waiting == 0
 
     with_http(tmp_path, story)
 
@@ -524,7 +524,7 @@ def test_a_topic_that_is_deleted_ends_those_who_wait(tmp_path: Path) -> None:
         await receive(http)
         waiting = await Http.connect(server)
         waiting.send("POST", f"{SUB}/receive?wait=20")
-        while not server._listener.web.face.waiting:  # noqa: ASYNC110
+        while not server._http.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await http.ask("DELETE", ORDERS)
         assert (await waiting.reply()).json["code"] == "topic_not_found"
@@ -550,7 +550,7 @@ def test_many_who_wait_share_what_comes_and_nobody_gets_anything_twice(tmp_path:
         async with crowd(server, 20) as clients:
             for each in clients:
                 each.send("POST", f"{SUB}/receive?wait=20&limit=2")
-            while server._listener.web.face.waiting < 20:  # noqa: ASYNC110
+            while server._http.waiting < 20:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await publish(http, *(f"m{each}" for each in range(40)))
             found = [message for each in clients for message in (await each.reply()).json["messages"]]

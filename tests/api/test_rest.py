@@ -17,8 +17,8 @@ import pytest
 import pydanube
 from api.http_client import Http, with_http
 from pydanube.api.http.answer import JSON
-from pydanube.api.http.problem import errors_page
-from pydanube.api.http.rest import make_router
+from pydanube.api.http.errors import errors_page
+from pydanube.api.http.operations import make_router
 from pydanube.api.http.router import RAW
 from pydanube.api.operations.verbs import VERBS
 from pydanube.api.server import Server, load, settings
@@ -112,7 +112,7 @@ def test_the_docs_have_the_table_of_routes() -> None:
 
 def test_the_page_of_errors_is_the_table_and_is_served(tmp_path: Path) -> None:
     page = errors_page()
-    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page, "python -m pydanube.api.http.problem"
+    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page, "python -m pydanube.api.http.errors"
     assert "a class of `pydanube.errors`" in page  # where programs import them from
     names = re.findall(r"^`(\w+)`: HTTP", page, re.MULTILINE)
     assert "TopicNotFound" in names
@@ -329,7 +329,7 @@ def test_whoever_waits_for_a_message_gets_it_when_it_comes(tmp_path: Path) -> No
         await http.ask("PUT", ORDERS)
         http.send("GET", f"{ORDERS}/messages?offset=latest&wait=20")
         other = await Http.connect(server)
-        while not server._listener.web.serving:  # noqa: ASYNC110 - what is waited for happens in this loop
+        while not server._http.serving:  # noqa: ASYNC110 - what is waited for happens in this loop
             await asyncio.sleep(0)
         for doorway in list(server._listener.connections):
             doorway.look()

@@ -15,6 +15,7 @@ from api.frame_client import Client, close_all
 from pydanube.api.listening import listener as listener_module
 from pydanube.api.listening.doorway import Doorway
 from pydanube.api.listening.listener import Listener
+from pydanube.api.listening.turns import Turns
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.limits import MIB, SWEEP_CONNECTIONS
 from pydanube.storage.node.settings import NodeSettings
@@ -88,11 +89,11 @@ def test_bytes_that_never_make_a_frame_are_silence(tmp_path: Path) -> None:
         await client.ask("open_producer", channel=1, topic="/default/orders")
         (doorway,) = server._listener.connections
         look(server)
-        assert doorway._native is not None
+        assert doorway._connection is not None
         frame = b"".join(Publish(1, 1, build([b"x" * MIB], publish_time=1).to_bytes()).encode())
         for at in range(4):
             client.write(frame[at * 1000 : (at + 1) * 1000])
-            await until(lambda: doorway._native._reader.midway)  # type: ignore[union-attr]
+            await until(lambda: doorway._connection._reader.midway)  # type: ignore[union-attr]
             look(server)
         commands = [await client.receive() for _ in range(3)]
         assert commands[:2] == [Ping(), Ping()]
@@ -130,7 +131,7 @@ async def stuck_consumer(server: Server) -> tuple[Client, Doorway]:
     for _ in range(40):
         producer.send(Publish(1, 1, build([b"x" * MIB], publish_time=1).to_bytes()))
         await producer.receive()
-    await until(lambda: doorway._native is not None and not doorway._native.writable)
+    await until(lambda: doorway._connection is not None and not doorway._connection.writable)
     await producer.close()
     return consumer, doorway
 
@@ -223,7 +224,9 @@ def test_the_sweep_looks_at_all_once_in_half_a_keepalive_and_at_few_in_one_turn(
 
     async def story() -> None:
         door = SimpleNamespace(presence=SimpleNamespace(listed=[]))
-        listener = Listener(cast(Any, door), cast(Any, None), cast(Any, None), "test", keepalive_seconds=30)
+        listener = Listener(
+            cast(Any, door), [cast(Any, SimpleNamespace(title="nothing"))], Turns(), keepalive_seconds=30
+        )
         listener.connections = {cast(Any, Silent(number)): None for number in range(count)}
         listener._sweep(iter(()))
         await asyncio.sleep(95)

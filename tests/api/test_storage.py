@@ -13,7 +13,7 @@ import pydanube.sync
 from api.http_client import Http, with_http
 from api.test_metrics import publish, scrape
 from api.tiered import in_memory
-from pydanube.api.http import kept as kept_module
+from pydanube.api.http import cached_page
 from pydanube.api.server import Server
 from pydanube.base.errors import ObjectsRefused, PartitionMissing, SegmentMissing
 from pydanube.broker.cold import storage_admin
@@ -31,7 +31,7 @@ AT_ONCE = {"local_seconds": 0.0}  # local copies go as soon as they may
 
 @pytest.fixture(autouse=True)
 def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_module, "METRICS_KEPT_SECONDS", 0)
+    monkeypatch.setattr(cached_page, "METRICS_KEPT_SECONDS", 0)
 
 
 def parquet(objects: WorldObjects) -> list[str]:

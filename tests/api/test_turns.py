@@ -96,7 +96,7 @@ def test_as_many_long_polls_as_may_wait_keep_nobody_waiting_when_they_wake_up(tm
         polls = [await Http.connect(server) for _ in range(WAITING_REQUESTS_MAX)]
         for each in polls:
             each.send("GET", f"{MESSAGES}?offset=latest&wait=20")
-        while server._listener.web.serving < len(polls):  # noqa: ASYNC110 - of this loop
+        while server._http.serving < len(polls):  # noqa: ASYNC110 - of this loop
             await asyncio.sleep(0)
         watch.begin()
         for path in ("/healthz", "/readyz"):

@@ -15,7 +15,7 @@ import pytest
 import pydanube
 from grpc_face.rig import Broker, Consumers, Producers, api, ask, channel, message, refused, until_allowed
 from grpc_face.test_calls import made, subscribed
-from pydanube.api.grpc.admin import _topics
+from pydanube.api.grpc.operations import _topics
 from pydanube.api.server import Server, load
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid

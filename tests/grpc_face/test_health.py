@@ -123,7 +123,7 @@ def test_whoever_asks_while_the_broker_goes_is_told_so(tmp_path: Path, which: st
             client.ask(f"/{CHECK}", b"")
             await client.hear(b"\x08\x01")
             for doorway in list(listener.connections):
-                doorway.refuse(TopicClosed("the broker stops"))
+                doorway.stop(TopicClosed("the broker stops"))
             client.ask(f"/{CHECK}", b"")
             await client.hear(b"\x08\x02")
             client.close()
@@ -144,7 +144,7 @@ def test_a_consumer_whose_stream_is_about_to_end_is_told_to_subscribe_again(tmp_
             client.ask(f"/{CHECK}", b"")
             await client.hear(b"\x08\x01")  # it is connected, behind the other
             *_, last = server._listener.connections
-            last.refuse(TopicClosed("the broker stops"))
+            last.stop(TopicClosed("the broker stops"))
             client.ask(path, check.SerializeToString())
             await client.hear(close)
             assert (await Health(opened).HealthCheck(check)).status == api.HealthCheckResponse.OK  # that one goes on

@@ -16,13 +16,15 @@ from pathlib import Path
 from pydanube import __version__
 from pydanube.adapters.objects_url import parse_objects_url
 from pydanube.adapters.replacing import replacing
-from pydanube.api.grpc.entrance import GrpcEntrance
-from pydanube.api.http.connection import Web
+from pydanube.api.grpc.face import GrpcFace, LoadedLater
+from pydanube.api.http.cached_page import CachedPage
 from pydanube.api.http.face import HttpFace
-from pydanube.api.http.kept import KeptPage
-from pydanube.api.http.rest import make_router
+from pydanube.api.http.operations import make_router
+from pydanube.api.listening.face import Face
 from pydanube.api.listening.listener import Listener
 from pydanube.api.listening.tls import Certificate
+from pydanube.api.listening.turns import Turns
+from pydanube.api.native.face import NativeFace
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
 from pydanube.base.limits import FILES_RESERVED, NODE_LEDGERS_MAX, NODE_LEDGERS_RESERVED
@@ -67,12 +69,17 @@ class Server:
         self._broker = Broker(chosen, self.clock)
         await self._broker.open()
         self._watch = LoopWatch(asyncio.get_running_loop())
-        door, clock = self._broker.door, self._broker.clock
-        face = HttpFace(door, clock, self._describe, self._in_force, KeptPage(self._exported))
-        web = Web(make_router(), face, self._names())
-        grpc = GrpcEntrance(door, self._grpc_urls, face.turns)
-        self._listener = self._make_listener(web, grpc)
-        self._admin = self._make_listener(web, grpc, serves_data=False)
+        door, turns = self._broker.door, Turns()
+        self._native = NativeFace(
+            door, turns, f"danube {__version__}", chosen.keepalive_seconds, lambda: self._advertised
+        )
+        metrics = CachedPage(self._exported)
+        self._http = HttpFace(
+            make_router(), door, self._broker.clock, self._describe, self._in_force, metrics, turns, self._hosts()
+        )
+        self._grpc = LoadedLater(door, turns, self._grpc_urls)
+        self._listener = self._make_listener(turns, self._native, GrpcFace(self._grpc), self._http)
+        self._admin = self._make_listener(turns, GrpcFace(self._grpc, admin_only=True), self._http)
         try:
             self.address = await self._start_listener(HostPort(chosen.host, chosen.port))
             await self._start_admin()
@@ -83,7 +90,7 @@ class Server:
         door.reopen()
         return self.address
 
-    def _names(self) -> frozenset[str] | None:
+    def _hosts(self) -> frozenset[str] | None:
         """By which HTTP may be asked for. With TLS a browser sees by the certificate whose name it is."""
         chosen = self.settings
         if chosen.certificate is not None:
@@ -91,13 +98,11 @@ class Server:
         known = (HostPort(chosen.host, chosen.port), chosen.advertise, chosen.admin_listen)
         return frozenset(each.host.lower() for each in known if each is not None)
 
-    def _make_listener(self, web: Web, grpc: GrpcEntrance, *, serves_data: bool = True) -> Listener:
+    def _make_listener(self, turns: Turns, *faces: Face) -> Listener:
         return Listener(
             self._broker.door,
-            web,
-            grpc,
-            f"danube {__version__}",
-            serves_data=serves_data,
+            faces,
+            turns,
             certificate=self._certificate,
             connections_max=self.settings.connections_max,
             keepalive_seconds=self.settings.keepalive_seconds,
@@ -105,7 +110,7 @@ class Server:
 
     async def _start_listener(self, listen: HostPort) -> tuple[str, int]:
         try:
-            return await self._listener.start(listen, self.settings.advertise)
+            return await self._listener.start(listen)
         except OSError as error:
             raise _not_bound("listen", listen, error) from None
 
@@ -124,9 +129,14 @@ class Server:
     def _grpc_urls(self) -> tuple[str, str]:
         """Where clients reach the broker, and where those do that manage it."""
         scheme = "https" if self.settings.certificate else "http"
-        here = self._listener.welcome.address
+        here = self._advertised
         admin = here if self.admin_address is None else str(HostPort(*self.admin_address))
         return f"{scheme}://{here}", f"{scheme}://{admin}"
+
+    @property
+    def _advertised(self) -> str:
+        """Where clients should reach the broker."""
+        return str(self.settings.advertise or HostPort(*self.address))
 
     @property
     def url(self) -> str:
@@ -134,7 +144,7 @@ class Server:
 
     def load(self) -> None:
         """What would otherwise be loaded with the first connection that needs it, while others wait."""
-        self._listener.grpc.load()
+        self._grpc.services  # noqa: B018 - loads them
 
     def reload(self) -> None:
         """Reads a certificate that has changed; nothing else changes without a restart."""
@@ -146,7 +156,7 @@ class Server:
         self._broker.door.time_moved()
 
     def _describe(self) -> Object:
-        return {"version": __version__, "url": self.url, "address": self._listener.welcome.address}
+        return {"version": __version__, "url": self.url, "address": self._advertised}
 
     def _in_force(self) -> Object:
         """By the names of the settings. None of them is a secret: a key is named by its path."""
@@ -204,7 +214,7 @@ class Server:
         page.add("danube_connections", len(self._listener.connections))
         page.add("danube_connections_refused_total", self._listener.refused)
         page.add("danube_http_leases", len(door.leasing))
-        page.add("danube_http_requests_waiting", self._listener.web.face.waiting)
+        page.add("danube_http_requests_waiting", self._http.waiting)
         room = door.room
         page.add("danube_disk_free_bytes", await self._broker.free_bytes())
         page.add("danube_disk_reserve_bytes", room.reserve_bytes)

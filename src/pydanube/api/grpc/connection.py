@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydanube.access.principals import ANONYMOUS
 from pydanube.api.grpc.calls import Call, Method
-from pydanube.api.grpc.crowding import is_crowded
+from pydanube.api.grpc.field_count import has_too_many_fields
 from pydanube.api.grpc.messages import DecodeError
 from pydanube.api.listening.buffers import coalesced
+from pydanube.api.listening.face import Summary
 from pydanube.api.listening.peer import peer_of
 from pydanube.api.listening.turns import Worker
 from pydanube.base.errors import (
@@ -57,8 +58,8 @@ from pydanube.wire.http2.grpc import (
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.consumers import Acks, GrpcConsumer
-    from pydanube.api.grpc.face import GrpcFace
     from pydanube.api.grpc.producers import GrpcProducer, Sends
+    from pydanube.api.grpc.services import GrpcServices
     from pydanube.broker.door.values import SubscriptionHandle
 
 log = logging.getLogger(__name__)
@@ -85,16 +86,15 @@ class GrpcConnection(Worker):
     """Made when the preface has come; `receive` takes all bytes from it on."""
 
     def __init__(
-        self, face: GrpcFace, methods: Mapping[bytes, Method], services: frozenset[str], transport: Transport
+        self, services: GrpcServices, methods: Mapping[bytes, Method], names: frozenset[str], transport: Transport
     ) -> None:
-        super().__init__(face.turns)
-        self.face = face
-        self.services = services  # at the address that it came to
+        super().__init__(services.turns)
+        self.services = services
+        self.names = names  # of the services at the address that it came to
         self.draining = False  # told that it shall end
         self.farewells: dict[int, bytes] = {}  # by stream: what it is told before it ends with the connection
         self.core = ServerConnection()
         self.heard = True  # bytes, since somebody looked
-        self.greeted = True
         self.writable = True
         self.closed = False
         self.sends: dict[int, Sends] = {}  # by producer, of one read
@@ -106,17 +106,24 @@ class GrpcConnection(Worker):
         self._sweep_at = SWEPT_MIN  # subscriptions
         self._methods = methods
         self._transport = transport
-        self.session = face.door.session(ANONYMOUS, Origin("grpc", peer_of(transport)))
+        self.session = services.door.session(ANONYMOUS, Origin("grpc", peer_of(transport)))
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}  # those with a deadline, a task or a stream of answers
         self._incoming: dict[int, _Incoming] = {}
-        self._account = face.door.account()  # of what it publishes and is not confirmed yet
+        self._account = services.door.account()  # of what it publishes and is not confirmed yet
         self._unserved: dict[int, Callable[[], None]] = {}  # by stream: messages that came and wait for a step
         self._declined: dict[int, bool] = {}  # streams that are no calls, until they are whole; if HEAD is asked for
         self._reading = False  # within a turn, which flushes at its end
         self._flushing = False
         self._came = b""  # bytes that were not looked at yet
         self._behind: list[Callable[[], None]] = []
+
+    greeted = True  # its preface says what it wants
+
+    @property
+    def waiting(self) -> bool:
+        """The client may speak, but it is not read from."""
+        return self.choked
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
@@ -224,7 +231,7 @@ class GrpcConnection(Worker):
             self.core.ping()
             self._flush()
 
-    def refuse(self, error: DanubeError) -> None:
+    def stop(self, error: DanubeError) -> None:
         """Says goodbye and ends its streams, so that the client asks again; what is being answered has a moment."""
         if self.closed:
             return
@@ -238,12 +245,18 @@ class GrpcConnection(Worker):
         self._flush()
         self._loop.call_later(GRPC_GOODBYE_SECONDS, self._transport.close)
 
+    def too_slow(self, seconds: float) -> None:
+        """Never: its preface is its greeting."""
+
+    def summary(self) -> Summary:
+        return Summary("", len(self.producers), len(self.consumers))
+
     def lost(self) -> None:
         """The socket is gone, and with it whoever was behind it."""
         self.closed = True
         for stream in list(self._calls):
             self._give_up(stream, left=False)
-        self.face.forget(self)
+        self.services.forget(self)
         for stream in list(self._incoming):
             self._drop_body(stream)
         self.sends.clear()
@@ -378,8 +391,8 @@ class GrpcConnection(Worker):
 
     def _hold(self, incoming: _Incoming, size: int) -> None:
         incoming.held += size
-        self.face.held += size
-        if size > 0 and self.face.held > GRPC_BODIES_BYTES_MAX:
+        self.services.held += size
+        if size > 0 and self.services.held > GRPC_BODIES_BYTES_MAX:
             raise HttpBusy("other requests are being received")
 
     def _set_timer(self, incoming: _Incoming, *, running: bool) -> None:
@@ -403,7 +416,7 @@ class GrpcConnection(Worker):
     # -- running them --------------------------------------------------------------------------------------------------
 
     def _run(self, call: Call, method: Method, body: bytes) -> None:
-        if is_crowded(body):
+        if has_too_many_fields(body):
             raise RequestInvalid(f"more than {GRPC_FIELDS_MAX} fields (each attribute counts as one)")
         try:
             request = method.request.FromString(body)

@@ -57,7 +57,7 @@ from pydanube.topic.records import SubscriptionKind, name_bytes
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
-    from pydanube.api.grpc.face import GrpcFace
+    from pydanube.api.grpc.services import GrpcServices
 
 log = logging.getLogger(__name__)
 PERMITS_AT_FIRST = 16  # before the size of the messages is known
@@ -306,13 +306,13 @@ class Acks:
 class ConsumerService:
     name = "danube.ConsumerService"
 
-    def __init__(self, face: GrpcFace) -> None:
+    def __init__(self, services: GrpcServices) -> None:
         self.consumers: dict[tuple[Principal, int], GrpcConsumer] = {}  # that are in their subscriptions
-        self.offload = face.door.offload
+        self.offload = services.door.offload
         # Of subscriptions that were sought: the generation, and the end of what was handed out in it.
         self.handed_out: WeakKeyDictionary[object, tuple[int, int]] = WeakKeyDictionary()
-        self._face = face
-        self._memory = Memory(face.door.session(SYSTEM, Origin("grpc")).notes(), self._connected)
+        self._services = services
+        self._memory = Memory(services.door.session(SYSTEM, Origin("grpc")).notes(), self._connected)
 
     def _connected(self) -> Container[int]:
         return {number for _, number in self.consumers}
@@ -361,7 +361,7 @@ class ConsumerService:
             pending=True,
             timing=Timing.CHOSEN,
         )
-        consumer.begin(handle, self._face.url)
+        consumer.begin(handle, self._services.url)
         quicker = self.consumers.get(key)
         if quicker is not None:
             quicker.end()

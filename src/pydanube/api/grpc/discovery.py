@@ -10,7 +10,7 @@ from pydanube.base.errors import TopicNotFound
 from pydanube.base.names import parse_topic
 
 if TYPE_CHECKING:
-    from pydanube.api.grpc.face import GrpcFace
+    from pydanube.api.grpc.services import GrpcServices
 
 danube = Messages("danube")
 CONNECT = 1
@@ -19,14 +19,14 @@ CONNECT = 1
 class DiscoveryService:
     name = "danube.Discovery"
 
-    def __init__(self, face: GrpcFace) -> None:
-        self._face = face
+    def __init__(self, services: GrpcServices) -> None:
+        self._services = services
 
     async def topic_lookup(self, call: Call, request: Any) -> Any:
         """Always here; `TopicNotFound` if it is nowhere, which clients take for "create it there"."""
         if not await self._names(call, request.topic):
             raise TopicNotFound(f"topic {request.topic} does not exist")
-        url = self._face.url
+        url = self._services.url
         return danube.TopicLookupResponse(
             request_id=request.request_id, response_type=CONNECT, connect_url=url, broker_url=url
         )

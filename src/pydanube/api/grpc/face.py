@@ -1,92 +1,58 @@
-"""What all gRPC connections of a broker share: its services, and who produces and consumes through them."""
+"""The face of gRPC. Its services, and protobuf with them, are loaded when they are first needed."""
 
 from __future__ import annotations
 
-import inspect
-import re
 from asyncio import Transport
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from pydanube.api.grpc.admin import BrokerAdmin, ClusterAdmin, NamespaceAdmin, TopicAdmin
-from pydanube.api.grpc.calls import Call, Method
-from pydanube.api.grpc.connection import GrpcConnection
-from pydanube.api.grpc.consumers import ConsumerService
-from pydanube.api.grpc.discovery import DiscoveryService
-from pydanube.api.grpc.health import HealthCheckService, HealthService
-from pydanube.api.grpc.messages import ServiceDescriptor, message_class, service
-from pydanube.api.grpc.producers import ProducerService
-from pydanube.api.grpc.reflection import ReflectionService
-from pydanube.api.grpc.storage import StorageService
+from pydanube.api.listening.face import Sniffed, beginning
 from pydanube.api.listening.turns import Turns
-from pydanube.base.errors import NotServed
+from pydanube.base.errors import DanubeError
 from pydanube.broker.door.door import Door
+from pydanube.wire.http2.frames import PREFACE
 
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
-_ABSENT = {  # declared, so that a client that asks is told
-    "danube_schema.SchemaRegistry": "the schema registry is not supported yet",
-    "danube_admin.SecurityAdmin": "roles and bindings are not supported yet",
-}
+if TYPE_CHECKING:
+    from pydanube.api.grpc.connection import GrpcConnection
+    from pydanube.api.grpc.services import GrpcServices
+
+
+class LoadedLater:
+    """The services, loaded when they are first asked for. One for a broker, whatever it listens on.
+
+    `urls` are those of clients and of operators, known once the broker listens.
+    """
+
+    def __init__(self, door: Door, turns: Turns, urls: Callable[[], tuple[str, str]]) -> None:
+        self._door = door
+        self._turns = turns
+        self._urls = urls
+
+    @cached_property
+    def services(self) -> GrpcServices:
+        """Takes a tenth of a second, the first time. A process does it before it is ready, a test when it is needed."""
+        from pydanube.api.grpc.services import GrpcServices
+
+        return GrpcServices(self._door, self._turns, *self._urls())
 
 
 class GrpcFace:
-    """One for a broker, made with its first HTTP/2 connection."""
+    """At one address: all services, or only those that manage the broker."""
 
-    def __init__(self, door: Door, turns: Turns, url: str, admin_url: str) -> None:
-        self.door = door
-        self.turns = turns
-        self.url = url  # where clients reach the broker, as they want it: with a scheme
-        self.admin_url = admin_url
-        self.held = 0  # bytes of requests that are being received, of all connections
-        self.producers = ProducerService(self)
-        self.consumers = ConsumerService(self)
-        admin = [BrokerAdmin(self), ClusterAdmin(self), NamespaceAdmin(self), TopicAdmin(self), HealthService()]
-        data = [self.producers, self.consumers, DiscoveryService(self), HealthCheckService(self), StorageService()]
-        self._data_address = _served(_reflected([*data, *admin]))
-        self._admin_address = _served(_reflected(admin))
+    name = "grpc"
+    title = "gRPC"
+    needs_tls = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nThis port speaks TLS.\r\n"
 
-    def connect(self, transport: Transport, *, admin_only: bool) -> GrpcConnection:
-        return GrpcConnection(self, *(self._admin_address if admin_only else self._data_address), transport)
+    def __init__(self, shared: LoadedLater, *, admin_only: bool = False) -> None:
+        self._shared = shared
+        self._admin_only = admin_only
 
-    def forget(self, connection: GrpcConnection) -> None:
-        """It is gone, its consumers too, and producers that nobody else uses are closed."""
-        for consumer in list(connection.consumers.values()):
-            self.consumers.detach(consumer)
-        for producer in list(connection.producers.values()):
-            self.producers.forget(producer, connection)
+    def sniff(self, first: bytes) -> Sniffed:
+        return beginning(PREFACE, first)
 
+    def connect(self, transport: Transport) -> GrpcConnection:
+        return self._shared.services.connect(transport, admin_only=self._admin_only)
 
-def _reflected(services: list[Any]) -> list[Any]:
-    """With the two that tell tools which they are, themselves among them."""
-    names: list[str] = []
-    reflected = [*services, ReflectionService(names, "v1"), ReflectionService(names, "v1alpha")]
-    names += sorted(each.name for each in reflected)
-    return reflected
-
-
-def _served(services: list[Any]) -> tuple[dict[bytes, Method], frozenset[str]]:
-    """At one address: methods by path, and the names of the services."""
-    return _methods(services), frozenset(each.name for each in services)
-
-
-def _methods(services: list[Any]) -> dict[bytes, Method]:
-    """By path. What a service declares and does not have is answered with a sentence."""
-    methods: dict[bytes, Method] = {}
-    for each in services:
-        _add(methods, service(each.name), each, f"{each.name} does not support it on a single node")
-    for name, sentence in _ABSENT.items():
-        _add(methods, service(name), None, sentence)
-    return methods
-
-
-def _add(methods: dict[bytes, Method], described: ServiceDescriptor, served: object, sentence: str) -> None:
-    def refuse(call: Call, request: object) -> None:
-        raise NotServed(sentence)
-
-    for method in described.methods:
-        run = getattr(served, _WORD.sub("_", method.name).lower(), refuse)
-        methods[f"/{described.full_name}/{method.name}".encode()] = Method(
-            message_class(method.input_type.full_name),
-            run,
-            waits=inspect.iscoroutinefunction(run),
-            streams_in=method.client_streaming,
-        )
+    def turn_away(self, transport: Transport, error: DanubeError) -> None:
+        """Clients of gRPC take a closed connection for what it is, and try again later."""

@@ -12,7 +12,7 @@ from pydanube.base.errors.root import GrpcStatus
 from pydanube.wire.http2.grpc import framed
 
 if TYPE_CHECKING:
-    from pydanube.api.grpc.face import GrpcFace
+    from pydanube.api.grpc.services import GrpcServices
 
 danube = Messages("danube")
 grpc_health = Messages("grpc.health.v1")
@@ -29,15 +29,15 @@ class HealthCheckService:
 
     name = "danube.HealthCheck"
 
-    def __init__(self, face: GrpcFace) -> None:
-        self._face = face
+    def __init__(self, services: GrpcServices) -> None:
+        self._services = services
 
     def health_check(self, call: Call, request: Any) -> None:
         call.session.ask(Action.HEALTH)
         if request.client == PRODUCER:
-            known = (call.session.principal, request.id) in self._face.producers.producers
+            known = (call.session.principal, request.id) in self._services.producers.producers
         elif request.client == CONSUMER:
-            known = (call.session.principal, request.id) in self._face.consumers.consumers
+            known = (call.session.principal, request.id) in self._services.consumers.consumers
         else:
             raise RequestInvalid(f"unknown client type {request.client}")
         stays = known and not call.connection.draining
@@ -69,7 +69,7 @@ class HealthService:
 
 
 def _status(call: Call, service: str) -> int:
-    if service and service not in call.connection.services:
+    if service and service not in call.connection.names:
         return SERVICE_UNKNOWN
     return NOT_SERVING if call.connection.draining else SERVING
 

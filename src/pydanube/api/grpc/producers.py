@@ -35,7 +35,7 @@ from pydanube.wire.batch import Batch, build
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
-    from pydanube.api.grpc.face import GrpcFace
+    from pydanube.api.grpc.services import GrpcServices
 
 UNUSED_SECONDS = 1.0  # after a producer was opened, for whoever asked to take it
 danube = Messages("danube")
@@ -119,9 +119,9 @@ class Sends:
 class ProducerService:
     name = "danube.ProducerService"
 
-    def __init__(self, face: GrpcFace) -> None:
+    def __init__(self, services: GrpcServices) -> None:
         self.producers: dict[Key, GrpcProducer] = {}
-        self._face = face
+        self._services = services
         self._attaching: dict[Key, Task[GrpcProducer]] = {}
 
     # -- producers -----------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class ProducerService:
         self._send(call, request, producer)
 
     def publish(self, producer: GrpcProducer, messages: list[Any]) -> Receipt:
-        now = self._face.door.clock.wall()
+        now = self._services.door.clock.wall()
         number = producer.id if producer.exclusive else None
         return producer.handle.publish(batch_of(messages, producer.name, now, number))
 

@@ -7,20 +7,17 @@ is read from it; a request has its time; and the bodies of all connections share
 from __future__ import annotations
 
 import asyncio
-import re
 from asyncio import Task, TimerHandle, Transport
 from contextlib import suppress
-from dataclasses import dataclass
 from email.utils import formatdate
-from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from pydanube.api.http.answer import Answer
-from pydanube.api.http.face import Caller, HttpFace
-from pydanube.api.http.problem import problem
-from pydanube.api.http.router import Router
+from pydanube.api.http.errors import problem
+from pydanube.api.listening.face import Summary
 from pydanube.api.listening.peer import peer_of
 from pydanube.api.listening.turns import Worker
-from pydanube.base.errors import DanubeError, HttpBusy, HttpHostRefused, HttpOriginRefused, HttpTooSlow
+from pydanube.base.errors import DanubeError, HttpBusy, HttpTooSlow
 from pydanube.base.limits import (
     HTTP_BODIES_BYTES_MAX,
     HTTP_CHUNKS_AT_ONCE,
@@ -30,47 +27,22 @@ from pydanube.base.limits import (
     HTTP_REQUESTS_MAX,
     SECOND,
 )
-from pydanube.broker.door.session import Session
 from pydanube.wire.http1 import CONTINUE, HttpRequest, RequestReader, response
 
-_PORT = re.compile(r":[0-9]*$", re.ASCII)
-SAFE = ("GET", "HEAD", "OPTIONS")
-
-
-@dataclass(slots=True)
-class Web:
-    """Shared by all connections of HTTP."""
-
-    router: Router
-    face: HttpFace
-    names: frozenset[str] | None  # in small letters, by which pages and programs may call the broker; None: any
-    held: int = 0  # bytes of requests in memory
-    serving: int = 0  # requests
-
-    async def answer(self, request: HttpRequest, session: Session) -> Answer:
-        try:
-            _check_host(request, self.names)
-            _check_origin(request)
-            if not self.router.is_probe(request):
-                await self.face.turns.begin()
-            route, fields = self.router.find(request)
-            if "topic" in fields:  # two segments of the path; what they say is the name's own to refuse
-                fields["topic"] = f"/{fields.pop('namespace')}/{fields['topic']}"
-            return await route.answer(Caller(self.face, session), fields)
-        except Exception as error:
-            return problem(error)
+if TYPE_CHECKING:
+    from pydanube.api.http.face import HttpFace
 
 
 class HttpConnection(Worker):
     """`receive` takes all its bytes, from the first. With a `refusal` that is the answer to all but probes."""
 
-    def __init__(self, web: Web, transport: Transport, refusal: DanubeError | None = None) -> None:
-        super().__init__(web.face.turns)
+    def __init__(self, face: HttpFace, transport: Transport, refusal: DanubeError | None = None) -> None:
+        super().__init__(face.turns)
         self._refusal = refusal
         self.greeted = False  # it has said what it wants
         self.heard = False  # a whole request, since the doorway looked last
-        self._web = web
-        self._session = web.face.session(peer_of(transport))
+        self._face = face
+        self._session = face.session(peer_of(transport))
         self._transport = transport
         self._reader = RequestReader()
         self._loop = asyncio.get_running_loop()
@@ -82,15 +54,15 @@ class HttpConnection(Worker):
         self._ended = False  # refused: what still comes is not looked at
 
     @property
-    def busy(self) -> bool:
-        """It waits for us, so its silence means nothing."""
+    def waiting(self) -> bool:
+        """For an answer."""
         return self._serving is not None or self.lagging
 
     # -- the doorway's calls -------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
         if not self._ended and not self._transport.is_closing():
-            self.urgent = data.startswith(self._web.router.probes)
+            self.urgent = data.startswith(self._face.router.probes)
             self._reader.feed(data)
             self._go_on()
             self.greeted = self.greeted or self._reader.in_body
@@ -109,16 +81,23 @@ class HttpConnection(Worker):
         self._timer = None
         self._refuse(HttpTooSlow(f"the request did not arrive within {seconds:g} s"))
 
-    def close(self) -> None:
+    def ask(self) -> None:
+        """HTTP has no way to: the client of an idle connection finds it closed, and opens another."""
+        self._transport.close()
+
+    def stop(self, error: DanubeError) -> None:
         """After what was written; what is being served is given up."""
         self.lost()
         self._transport.close()
+
+    def summary(self) -> Summary:
+        return Summary()
 
     def lost(self) -> None:
         if self._serving is not None:
             self._serving.cancel()
         self._set_timer(False)
-        self._web.held -= self._held
+        self._face.held -= self._held
         self._held = 0
         self._reader = RequestReader()
 
@@ -149,20 +128,20 @@ class HttpConnection(Worker):
     def _serve(self, request: HttpRequest) -> None:
         self.greeted = self.heard = True
         self._set_timer(False)
-        web = self._web
-        if not web.router.is_probe(request):
+        face = self._face
+        if not face.router.is_probe(request):
             if self._refusal is not None:
                 raise self._refusal
-            if web.serving >= HTTP_REQUESTS_MAX:
+            if face.serving >= HTTP_REQUESTS_MAX:
                 raise HttpBusy(f"{HTTP_REQUESTS_MAX} requests are already in progress")
         self._served_bytes = len(request.body)
-        web.held += self._served_bytes
-        web.serving += 1
+        face.held += self._served_bytes
+        face.serving += 1
         self._serving = self._loop.create_task(self._answer(request))
         self._serving.add_done_callback(self._served)
 
     async def _answer(self, request: HttpRequest) -> None:
-        answer = await self._web.answer(request, self._session)
+        answer = await self._face.answer(request, self._session)
         if self._transport.is_closing():
             return
         keep_alive = request.keep_alive and self._refusal is None
@@ -171,14 +150,14 @@ class HttpConnection(Worker):
             self._transport.close()
 
     def _served(self, done: Task[None]) -> None:
-        self._web.serving -= 1
-        self._web.held -= self._served_bytes
+        self._face.serving -= 1
+        self._face.held -= self._served_bytes
         self._serving = None
         self._go_on()
 
     def _write(self, answer: Answer, *, keep_alive: bool, body: bool = True) -> None:
         status, content, content_type, headers = answer
-        headers = {"Date": formatdate(self._web.face.clock.wall() / SECOND, usegmt=True), **headers}
+        headers = {"Date": formatdate(self._face.clock.wall() / SECOND, usegmt=True), **headers}
         self._transport.write(response(status, content, content_type, headers, keep_alive=keep_alive, body=body))
 
     def _refuse(self, error: DanubeError) -> None:
@@ -194,7 +173,7 @@ class HttpConnection(Worker):
         if self._transport.can_write_eof():
             with suppress(OSError):  # it is gone already, and the loop is about to say so
                 self._transport.write_eof()
-        self._web.held -= self._held
+        self._face.held -= self._held
         self._held, self._reader = 0, RequestReader()
         self._timer = self._loop.call_later(HTTP_LINGER_SECONDS, self._transport.close)
 
@@ -202,9 +181,9 @@ class HttpConnection(Worker):
 
     def _count_held(self) -> None:
         held = self._reader.held
-        self._web.held += held - self._held
+        self._face.held += held - self._held
         self._held = held
-        if self._web.held > HTTP_BODIES_BYTES_MAX and held > HTTP_PIPELINED_BYTES_MAX:
+        if self._face.held > HTTP_BODIES_BYTES_MAX and held > HTTP_PIPELINED_BYTES_MAX:
             raise HttpBusy("other requests are being received")
 
     def _read_or_not(self) -> None:
@@ -222,26 +201,3 @@ class HttpConnection(Worker):
         elif not running and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _check_host(request: HttpRequest, names: frozenset[str] | None) -> None:
-    """A name that anybody can register may lead a browser here: the page then reads and changes what it likes.
-
-    Nobody registers an address, or a name without a dot, which the own network knows.
-    """
-    host = _PORT.sub("", request.headers.get("host", "")).strip("[].").lower()
-    if names is None or host in names or "." not in host:
-        return
-    try:
-        ip_address(host)
-    except ValueError:
-        raise HttpHostRefused(f"this broker does not serve the host name {host[:100]}") from None
-
-
-def _check_origin(request: HttpRequest) -> None:
-    """A browser says which site's page a request comes from; only the broker's own may change something."""
-    origin = request.headers.get("origin")
-    if origin is None or request.method in SAFE:
-        return
-    if origin.partition("://")[2].lower() != request.headers.get("host", "").lower():
-        raise HttpOriginRefused(f"a page of {origin[:100]}")

@@ -1,39 +1,94 @@
-"""What the routes of HTTP have in common, and who calls them."""
+"""The face of HTTP/1: recognises it, has what all its connections and routes share, and answers their requests."""
 
 from __future__ import annotations
 
+import re
+from asyncio import Transport
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from ipaddress import ip_address
+from typing import ClassVar, NamedTuple
 
 from pydanube.access.principals import ANONYMOUS
+from pydanube.api.http.answer import Answer
+from pydanube.api.http.connection import HttpConnection
+from pydanube.api.http.errors import problem
+from pydanube.api.http.router import Router
+from pydanube.api.listening.face import Sniffed
 from pydanube.api.listening.turns import Turns
-from pydanube.base.errors import HttpBusy
-from pydanube.base.limits import WAITING_REQUESTS_MAX
+from pydanube.base.errors import DanubeError, HttpBusy, HttpHostRefused, HttpOriginRefused
+from pydanube.base.limits import HTTP_LINE_BYTES_MAX, WAITING_REQUESTS_MAX
 from pydanube.broker.door.door import Door
 from pydanube.broker.door.session import Origin, Session
 from pydanube.broker.door.values import Account
 from pydanube.ports.clock import Clock
+from pydanube.wire.http1 import METHODS, HttpRequest
 from pydanube.wire.objects import Object
 
+_METHODS = tuple(f"{method} ".encode() for method in METHODS)
+_REQUEST = re.compile(rb"[A-Z]{1,16} [!-~]+ HTTP/1\.[01]\r\n")
+_WORD = re.compile(rb"[A-Z]{1,16} ")
+_BEGINNING = re.compile(rb"[A-Z]{1,16}(?: [ -~]{0,%d}\r?)?" % HTTP_LINE_BYTES_MAX)  # of a request
+_PORT = re.compile(r":[0-9]*$", re.ASCII)
+SAFE = ("GET", "HEAD", "OPTIONS")
 
-@dataclass(slots=True)
+
+@dataclass(eq=False, slots=True)
 class HttpFace:
     """One for a broker, whatever it listens on."""
 
+    name: ClassVar[str] = "http"
+    title: ClassVar[str] = "HTTP/1"
+    needs_tls: ClassVar[bytes] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nThis port speaks TLS.\r\n"
+
+    router: Router
     door: Door
     clock: Clock
     describe: Callable[[], Object]  # the broker: version, address
     config: Callable[[], Object]  # what is in force
     metrics: Callable[[], Awaitable[bytes]]
-    turns: Turns = field(default_factory=Turns)
+    turns: Turns
+    hosts: frozenset[str] | None  # in small letters, by which pages and programs may call the broker; None: any
     account: Account = field(init=False)  # of what is published over HTTP: all of it together is one publisher
     waiting: int = 0  # requests that wait for messages
     turn: int = 0  # requests with messages that have no key, so far: each goes to the next partition
+    held: int = 0  # bytes of requests in memory
+    serving: int = 0  # requests
 
     def __post_init__(self) -> None:
         self.account = self.door.account()
+
+    # -- the listener's calls ------------------------------------------------------------------------------------------
+
+    def sniff(self, first: bytes) -> Sniffed:
+        """A method that is not served is one all the same, and is told so as HTTP says it."""
+        if first.startswith(_METHODS) or _REQUEST.match(first):
+            return Sniffed.YES
+        if _BEGINNING.fullmatch(first) or any(method.startswith(first) for method in _METHODS):
+            return Sniffed.UNDECIDED
+        return Sniffed.MALFORMED if _WORD.match(first) else Sniffed.NO  # another version might read text as a frame
+
+    def connect(self, transport: Transport) -> HttpConnection:
+        return HttpConnection(self, transport)
+
+    def turn_away(self, transport: Transport, error: DanubeError) -> HttpConnection:
+        return HttpConnection(self, transport, refusal=error)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    async def answer(self, request: HttpRequest, session: Session) -> Answer:
+        try:
+            _check_host(request, self.hosts)
+            _check_origin(request)
+            if not self.router.is_probe(request):
+                await self.turns.begin()
+            route, fields = self.router.find(request)
+            if "topic" in fields:  # two segments of the path; what they say is the name's own to refuse
+                fields["topic"] = f"/{fields.pop('namespace')}/{fields['topic']}"
+            return await route.answer(Caller(self, session), fields)
+        except Exception as error:
+            return problem(error)
 
     def session(self, address: str) -> Session:
         """Of a connection, whose requests have not said who they are from."""
@@ -56,3 +111,26 @@ class Caller(NamedTuple):
 
     face: HttpFace
     session: Session
+
+
+def _check_host(request: HttpRequest, names: frozenset[str] | None) -> None:
+    """A name that anybody can register may lead a browser here: the page then reads and changes what it likes.
+
+    Nobody registers an address, or a name without a dot, which the own network knows.
+    """
+    host = _PORT.sub("", request.headers.get("host", "")).strip("[].").lower()
+    if names is None or host in names or "." not in host:
+        return
+    try:
+        ip_address(host)
+    except ValueError:
+        raise HttpHostRefused(f"this broker does not serve the host name {host[:100]}") from None
+
+
+def _check_origin(request: HttpRequest) -> None:
+    """A browser says which site's page a request comes from; only the broker's own may change something."""
+    origin = request.headers.get("origin")
+    if origin is None or request.method in SAFE:
+        return
+    if origin.partition("://")[2].lower() != request.headers.get("host", "").lower():
+        raise HttpOriginRefused(f"a page of {origin[:100]}")

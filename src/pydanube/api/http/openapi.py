@@ -8,7 +8,7 @@ from typing import Any
 from pydanube import __version__
 from pydanube.api.http.answer import JSON
 from pydanube.api.http.answers import ANSWERS, TEXT
-from pydanube.api.http.problem import PROBLEM
+from pydanube.api.http.errors import PROBLEM
 from pydanube.api.http.router import RAW, Field, Route
 from pydanube.wire.objects import Object
 

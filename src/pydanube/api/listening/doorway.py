@@ -7,34 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from asyncio import Task, TimerHandle, Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from pydanube.api.http.connection import HttpConnection
+from pydanube.api.listening.face import Face, FaceConnection, Sniffed, Summary
 from pydanube.api.listening.peer import peer_of
 from pydanube.api.listening.tls import TLS_FIRST, secure
-from pydanube.api.native.connection import NativeConnection
-from pydanube.base.errors import ConnectionLost, DanubeError, ProtocolError, TlsFailed, TooManyConnections
-from pydanube.base.limits import HELLO_SECONDS, HTTP_LINE_BYTES_MAX, LINGER_SECONDS, SEND_BUFFER_BYTES_MAX
+from pydanube.base.errors import ConnectionLost, DanubeError, TooManyConnections
+from pydanube.base.limits import HELLO_SECONDS, LINGER_SECONDS, SEND_BUFFER_BYTES_MAX
 from pydanube.broker.door.presence import Connection
-from pydanube.wire.commands import Closed
-from pydanube.wire.frames import PREFACE
-from pydanube.wire.http1 import METHODS
-from pydanube.wire.http2.frames import PREFACE as HTTP2_PREFACE
 
 if TYPE_CHECKING:
-    from pydanube.api.grpc.connection import GrpcConnection
     from pydanube.api.listening.listener import Listener
 
 log = logging.getLogger(__name__)
-_HTTP = tuple(f"{method} ".encode() for method in METHODS)
-_KNOWN = (PREFACE, HTTP2_PREFACE, *_HTTP)
-_REQUEST = re.compile(rb"[A-Z]{1,16} [!-~]+ HTTP/1\.[01]\r\n")  # a method that is not served is told so as HTTP says it
-_WORD = re.compile(rb"[A-Z]{1,16} ")
-_BEGINNING = re.compile(rb"[A-Z]{1,16}(?: [ -~]{0,%d}\r?)?" % HTTP_LINE_BYTES_MAX)  # of one
-_SNIFFED_BYTES = max(map(len, _KNOWN))
 # A look comes once in half a keepalive.
 _ASKED_LOOKS = 2  # in silence, before the peer is asked
 _GONE_LOOKS = 4  # before it is taken for gone
@@ -48,11 +35,11 @@ class Doorway(asyncio.Protocol):
     """Made by the loop for each connection."""
 
     __slots__ = (
+        "_connection",
+        "_face",
         "_first",
         "_heard",
-        "_http",
         "_listener",
-        "_native",
         "_number",
         "_receive",
         "_securing",
@@ -72,8 +59,8 @@ class Doorway(asyncio.Protocol):
         self._first = b""
         self._speak: Callable[[bytes], None] = self._sniff  # what takes its first bytes, in TLS or without
         self._receive: Callable[[bytes], None] = self._speak if listener.certificate is None else self._sniff_tls
-        self._native: NativeConnection | GrpcConnection | None = None  # one that carries many calls
-        self._http: HttpConnection | None = None
+        self._face: Face | None = None
+        self._connection: FaceConnection | None = None
         self._timer: TimerHandle | None = None
         self._securing: Task[None] | None = None
         self._heard = False  # that it takes what it is sent, since the last look
@@ -81,13 +68,10 @@ class Doorway(asyncio.Protocol):
         self._waiting_bytes = 0  # for the socket, at the last look
 
     def described(self) -> Connection:
-        address, native = peer_of(self._transport), self._native
-        if isinstance(native, NativeConnection):
-            return Connection(self._number, address, "native", native.client, self._since, *native.holds)
-        if native is not None:
-            holds = len(native.producers), len(native.consumers)
-            return Connection(self._number, address, "grpc", "", self._since, *holds)
-        return Connection(self._number, address, None if self._http is None else "http", "", self._since, None, None)
+        face = None if self._face is None else self._face.name
+        summary = Summary() if self._connection is None else self._connection.summary()
+        client, producers, consumers = summary
+        return Connection(self._number, peer_of(self._transport), face, client, self._since, producers, consumers)
 
     # -- the loop's calls ----------------------------------------------------------------------------------------------
 
@@ -107,43 +91,40 @@ class Doorway(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._native is not None:
-            self._native.lost()
-        if self._http is not None:
-            self._http.lost()
-        self._native = self._http = None
+        if self._connection is not None:
+            self._connection.lost()
+        self._connection = None
         self._receive = self._speak = _ignore  # nothing refers to itself: what it held is free at once
         self._first = b""
 
     def pause_writing(self) -> None:
         """It does not read what it was sent, so nothing more is read from it: what it asks for would be answered."""
         self._listener.stuck(self, self._transport.get_write_buffer_size())
-        if self._native is not None:
-            self._native.pause()
-        elif self._http is not None:
-            self._http.pause()
+        if self._connection is not None:
+            self._connection.pause()
         elif not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._heard = True
         self._listener.unstuck(self)
-        if self._native is not None:
-            self._native.resume()
-        elif self._http is not None:
-            self._http.resume()
+        if self._connection is not None:
+            self._connection.resume()
         elif not self._transport.is_closing():
             self._transport.resume_reading()
 
     # -- the listener's calls ------------------------------------------------------------------------------------------
 
-    def refuse(self, error: DanubeError) -> None:
+    def stop(self, error: DanubeError) -> None:
         """Says why if there is a way to say it, and closes."""
-        if self._native is not None:
-            self._native.refuse(error)
-        elif self._http is not None:
-            self._http.close()
-        elif self._securing is not None:
+        if self._connection is not None:
+            self._connection.stop(error)
+        else:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Nobody knows yet what it speaks."""
+        if self._securing is not None:
             self._transport.abort()
         else:
             self._transport.close()
@@ -162,23 +143,21 @@ class Doorway(asyncio.Protocol):
         waiting_bytes = transport.get_write_buffer_size()
         self._listener.recount(self, waiting_bytes)
         heard = self._heard or waiting_bytes < self._waiting_bytes  # slowly perhaps, but it reads
-        if (native := self._native) is not None:
-            heard = heard or native.heard or native.choked  # choked: it may speak, but we do not listen
-            native.heard = False
-        if (http := self._http) is not None:
-            heard = heard or http.heard or http.busy  # busy: it waits for us
-            http.heard = False
+        connection = self._connection
+        if connection is not None:
+            heard = heard or connection.heard or connection.waiting
+            connection.heard = False
         self._silent = 0 if heard else self._silent + 1
         self._heard, self._waiting_bytes = False, waiting_bytes
         if self._silent < _ASKED_LOOKS:
             return
-        if native is None:
+        if connection is None:
             transport.close()
         elif self._silent >= _GONE_LOOKS:
-            seconds = self._listener.welcome.keepalive_seconds * _GONE_LOOKS / 2
-            native.refuse(ConnectionLost(f"the client sent nothing for {seconds:g} seconds"))
+            seconds = self._listener.keepalive_seconds * _GONE_LOOKS / 2
+            connection.stop(ConnectionLost(f"the client sent nothing for {seconds:g} seconds"))
         else:
-            native.ask()
+            connection.ask()
 
     # -- when there are too many -------------------------------------------------------------------------------------
 
@@ -194,18 +173,17 @@ class Doorway(asyncio.Protocol):
 
     def _turn_away(self, data: bytes) -> None:
         first = self._first = self._first + data
-        if len(first) < _SNIFFED_BYTES and not first.startswith(_KNOWN):
+        face, sniffed = self._listener.sniff(first)
+        if sniffed is Sniffed.UNDECIDED:
             return
-        error = TooManyConnections(f"{len(self._listener.connections)} connections are already open")
-        if first.startswith(_HTTP):
-            self._http = HttpConnection(self._listener.web, self._transport, refusal=error)
-            self._receive, self._first = self._http.receive, b""
-            self._http.receive(first)
-            return
-        if first.startswith(PREFACE):
-            self._transport.writelines(Closed.of(error).encode())
         self._receive, self._first = _ignore, b""
-        self._transport.close()
+        error = TooManyConnections(f"{len(self._listener.connections)} connections are already open")
+        connection = None if face is None else face.turn_away(self._transport, error)
+        if connection is None:
+            self._transport.close()
+        else:
+            self._connection, self._receive = connection, connection.receive
+            connection.receive(first)
 
     # -- what it speaks ------------------------------------------------------------------------------------------------
 
@@ -214,18 +192,16 @@ class Doorway(asyncio.Protocol):
             self._transport.pause_reading()
             self._receive = self._keep
             self._securing = asyncio.get_running_loop().create_task(self._secure(data))
-        elif PREFACE.startswith(data[: len(PREFACE)]):
-            self._transport.writelines(Closed.of(TlsFailed("this port speaks TLS: use danubes://")).encode())
-            self._transport.close()
         else:
-            self._transport.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nThis port speaks TLS.\r\n")
+            face = self._listener.likely_face(data)
+            self._transport.write(b"This port speaks TLS.\r\n" if face is None else face.needs_tls)
             self._transport.close()
 
     async def _secure(self, hello: bytes) -> None:
         listener = self._listener
         assert listener.certificate is not None
         try:
-            context, turns = listener.certificate.context, listener.web.face.turns
+            context, turns = listener.certificate.context, listener.turns
             self._transport = await secure(self._transport, self, context, hello, listener.handshakes, turns)
         except OSError as error:
             log.debug("a TLS handshake failed: %s", error)
@@ -247,39 +223,22 @@ class Doorway(asyncio.Protocol):
 
     def _sniff(self, data: bytes) -> None:
         first = self._first = self._first + data
-        if first.startswith(PREFACE) and self._listener.serves_data:
-            listener = self._listener
-            self._native = NativeConnection(
-                listener.door, self._transport, listener.welcome, listener.unfinished, listener.web.face.turns
-            )
-            self._receive, self._first = self._native_bytes, b""
-            self._native_bytes(first)
-        elif first.startswith(HTTP2_PREFACE):
-            self._native = self._listener.grpc.connect(self._transport, admin_only=not self._listener.serves_data)
-            self._receive, self._first = self._native_bytes, b""
-            self._native_bytes(first)
-        elif first.startswith(_HTTP) or _REQUEST.match(first):
-            self._http = HttpConnection(self._listener.web, self._transport)
-            self._receive, self._first = self._http_bytes, b""
-            self._http_bytes(first)
-        elif not _BEGINNING.fullmatch(first) and not any(known.startswith(first) for known in _KNOWN):
-            if not _WORD.match(first):  # else it is another version of HTTP, which would read this as a frame
-                self._transport.write(b"Danube speaks its native protocol, gRPC and HTTP/1 here.\r\n")
+        face, sniffed = self._listener.sniff(first)
+        if face is not None:
+            self._face, self._connection = face, face.connect(self._transport)
+            self._receive, self._first = self._greeting_bytes, b""
+            self._greeting_bytes(first)
+        elif sniffed is not Sniffed.UNDECIDED:
+            if sniffed is Sniffed.NO:
+                self._transport.write(self._listener.spoken_here)
             self._transport.close()
 
-    def _native_bytes(self, data: bytes) -> None:
-        assert self._native is not None
-        self._native.receive(data)
-        if self._timer is not None and self._native.greeted:
+    def _greeting_bytes(self, data: bytes) -> None:
+        assert self._connection is not None
+        self._connection.receive(data)
+        if self._timer is not None and self._connection.greeted:
             self._greeted()
-            self._receive = self._native.receive
-
-    def _http_bytes(self, data: bytes) -> None:
-        assert self._http is not None
-        self._http.receive(data)
-        if self._timer is not None and self._http.greeted:
-            self._greeted()
-            self._receive = self._http.receive
+            self._receive = self._connection.receive
 
     def _greeted(self) -> None:
         self._listener.greeted(self)
@@ -289,13 +248,12 @@ class Doorway(asyncio.Protocol):
 
     def _too_slow(self) -> None:
         """Whoever has not said what it wants by now wants nothing."""
-        spoken = self._native or self._http
-        if spoken is not None and spoken.greeted:
+        if self._connection is not None and self._connection.greeted:
             self._greeted()  # it was behind when it said so
             return
         self._timer = None
         self._listener.greeted(self)
-        if self._http is not None:
-            self._http.too_slow(HELLO_SECONDS)
-            return
-        self.refuse(ProtocolError(f"no HELLO within {HELLO_SECONDS:.0f} s"))
+        if self._connection is not None:
+            self._connection.too_slow(HELLO_SECONDS)
+        else:
+            self._hang_up()

@@ -1,4 +1,4 @@
-"""The one listener: the first bytes of a connection tell TLS, the native protocol, HTTP/2 and HTTP/1 apart.
+"""The one listener: the first bytes of a connection tell TLS, and the protocols of its faces, apart.
 
 Owns the socket, its connections, and who of them is still there. Never decides what a peer may do.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Server, TimerHandle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from pydanube.api.grpc.entrance import GrpcEntrance
-from pydanube.api.http.connection import Web
 from pydanube.api.listening.doorway import Doorway
+from pydanube.api.listening.face import Face, Sniffed
 from pydanube.api.listening.tls import Certificate, Handshakes
-from pydanube.api.native.unfinished import Unfinished
+from pydanube.api.listening.turns import Turns
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import TopicClosed
 from pydanube.base.limits import (
@@ -24,7 +23,6 @@ from pydanube.base.limits import (
     CONNECTIONS_GREETING_MAX,
     CONNECTIONS_LINGERING_MAX,
     CONNECTIONS_MAX,
-    FRAME_BYTES_MAX,
     KEEPALIVE_SECONDS,
     LINGER_SECONDS,
     REFUSED_HANDSHAKES_MAX,
@@ -33,7 +31,6 @@ from pydanube.base.limits import (
 )
 from pydanube.broker.door.door import Door
 from pydanube.broker.door.presence import Connection
-from pydanube.wire.commands import Welcome
 
 log = logging.getLogger(__name__)
 BACKLOG = 1024  # connections that the system takes before we do
@@ -46,30 +43,27 @@ class Listener:
     def __init__(
         self,
         door: Door,
-        web: Web,
-        grpc: GrpcEntrance,
-        broker: str,
+        faces: Sequence[Face],
+        turns: Turns,
         *,
-        serves_data: bool = True,
         certificate: Certificate | None = None,
         connections_max: int = CONNECTIONS_MAX,
         keepalive_seconds: int = KEEPALIVE_SECONDS,
     ) -> None:
         self.door = door
-        door.presence.listed.append(self._listed)
-        self.web = web
-        self.grpc = grpc
-        self.serves_data = serves_data  # else only what manages the broker
+        door.presence.listed.append(self._described)
+        self.turns = turns
         self.certificate = certificate
         self.connections: dict[Doorway, None] = {}
         self.greeting: dict[Doorway, None] = {}
-        self.unfinished = Unfinished()
         self.handshakes = Handshakes()
         self._lingering: dict[Doorway, None] = {}  # one too many each, and soon told so
         self._handshakes = 0  # of such, begun a moment ago
         self._stuck: dict[Doorway, int] = {}  # bytes that wait for whoever takes nothing, the longest first
         self._stuck_bytes = 0
-        self.welcome = Welcome(broker, FRAME_BYTES_MAX, keepalive_seconds)
+        self.keepalive_seconds = keepalive_seconds
+        self.spoken_here = f"Danube speaks {_listed([face.title for face in faces])} here.\r\n".encode()
+        self._faces = faces
         self.refused = 0  # connections, because there were too many
         self._connections_max = connections_max
         self._full = False
@@ -77,8 +71,8 @@ class Listener:
         self._emptied = asyncio.Event()
         self._timers: dict[str, TimerHandle] = {}
 
-    async def start(self, listen: HostPort, advertise: HostPort | None = None) -> HostPort:
-        """Serves from now on; the address it got, which clients are told unless another one is for them."""
+    async def start(self, listen: HostPort) -> HostPort:
+        """Serves from now on; the address it got."""
         loop = asyncio.get_running_loop()
         few = ACCEPTED_AT_ONCE
         self._server = await loop.create_server(lambda: Doorway(self), listen.host, listen.port, backlog=few)
@@ -86,12 +80,10 @@ class Listener:
             with taking.dup() as socket:  # the loop means both by one number
                 socket.listen(BACKLOG)
         host, port, *_ = self._server.sockets[0].getsockname()
-        bound = HostPort(host, port)
-        self.welcome = self.welcome._replace(address=str(advertise or bound))
         self._sweep(iter(()))
         if self.certificate is not None:
             self._watch(self.certificate)
-        return bound
+        return HostPort(host, port)
 
     async def stop(self) -> None:
         """Takes no more connections, and tells those there are that it goes."""
@@ -102,7 +94,7 @@ class Listener:
         for doorway in list(self._lingering):
             doorway.abort()
         for doorway in list(self.connections):
-            doorway.refuse(TopicClosed("the broker is stopping"))
+            doorway.stop(TopicClosed("the broker is stopping"))
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):
                 while self.connections:
@@ -112,8 +104,24 @@ class Listener:
             for doorway in list(self.connections):
                 doorway.abort()
 
-    def _listed(self) -> Iterator[Connection]:
+    def _described(self) -> Iterator[Connection]:
         return (each.described() for each in self.connections)
+
+    # -- which face is meant -------------------------------------------------------------------------------------------
+
+    def sniff(self, first: bytes) -> tuple[Face | None, Sniffed]:
+        """The face whose protocol it is; without one, whether that may still change."""
+        found = {face: face.sniff(first) for face in self._faces}
+        for face, sniffed in found.items():
+            if sniffed is Sniffed.YES:
+                return face, sniffed
+        return None, next(
+            (each for each in (Sniffed.UNDECIDED, Sniffed.MALFORMED) if each in found.values()), Sniffed.NO
+        )
+
+    def likely_face(self, first: bytes) -> Face | None:
+        """The first one whose protocol it may be."""
+        return next((face for face in self._faces if face.sniff(first) is not Sniffed.NO), None)
 
     # -- who is there --------------------------------------------------------------------------------------------------
 
@@ -184,7 +192,7 @@ class Listener:
         if len(few) < SWEEP_CONNECTIONS:
             round_ = iter(list(self.connections))
         turns = len(self.connections) // SWEEP_CONNECTIONS + 1
-        delay = self.welcome.keepalive_seconds / 2 / turns
+        delay = self.keepalive_seconds / 2 / turns
         self._timers["sweep"] = asyncio.get_running_loop().call_later(delay, self._sweep, round_)
         for doorway in few:  # last: if one fails, the others are looked at all the same
             doorway.look()
@@ -193,3 +201,8 @@ class Listener:
         loop = asyncio.get_running_loop()
         self._timers["certificate"] = loop.call_later(CERTIFICATE_CHECK_SECONDS, self._watch, certificate)
         certificate.refresh()
+
+
+def _listed(titles: Sequence[str]) -> str:
+    *most, last = titles
+    return f"{', '.join(most)} and {last}" if most else last

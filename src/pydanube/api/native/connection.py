@@ -13,14 +13,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pydanube.access.principals import ANONYMOUS
 from pydanube.api.listening.buffers import coalesced
+from pydanube.api.listening.face import Summary
 from pydanube.api.listening.peer import peer_of
-from pydanube.api.listening.turns import Turns, Worker
-from pydanube.api.native.channels import ConsumerChannel, ProducerChannel
-from pydanube.api.native.unfinished import Unfinished
-from pydanube.api.native.verbs import VERBS
+from pydanube.api.listening.turns import Worker
+from pydanube.api.native.consumers import ConsumerChannel
+from pydanube.api.native.operations import VERBS
+from pydanube.api.native.producers import ProducerChannel
 from pydanube.base.errors import (
     ChannelInvalid,
     DanubeError,
@@ -39,7 +41,6 @@ from pydanube.base.limits import (
     REQUESTS_AT_ONCE_MAX,
     TURN_SECONDS,
 )
-from pydanube.broker.door.door import Door
 from pydanube.broker.door.session import Origin
 from pydanube.broker.door.values import Receipt
 from pydanube.wire.batch import Batch
@@ -60,11 +61,13 @@ from pydanube.wire.commands import (
     Reply,
     Request,
     Taken,
-    Welcome,
     decode,
 )
 from pydanube.wire.commands import Receipt as Durability
 from pydanube.wire.frames import Buffer, Frame, FrameKind, FrameReader, Side
+
+if TYPE_CHECKING:
+    from pydanube.api.native.face import NativeFace
 
 log = logging.getLogger(__name__)
 AnyChannel = ProducerChannel | ConsumerChannel
@@ -75,11 +78,9 @@ FLUSH_BYTES = 1 * MIB  # handed to the socket at once, so that it can say when i
 class NativeConnection(Worker):
     """Made when the preface has come; `receive` takes all bytes from it on."""
 
-    def __init__(
-        self, door: Door, transport: Transport, welcome: Welcome, unfinished: Unfinished, turns: Turns
-    ) -> None:
-        super().__init__(turns)
-        self.session = door.session(ANONYMOUS, Origin("native", peer_of(transport)))
+    def __init__(self, face: NativeFace, transport: Transport) -> None:
+        super().__init__(face.turns)
+        self.session = face.door.session(ANONYMOUS, Origin("native", peer_of(transport)))
         self.client = ""  # what it calls itself
         self.channels: dict[int, AnyChannel] = {}
         self._opening: dict[int, bool] = {}  # channels whose opening is asked for; whether they are still wanted
@@ -89,10 +90,9 @@ class NativeConnection(Worker):
         self._room: Future[None] | None = None  # done when it is writable again
         self.heard = True  # a whole frame, since somebody looked
         self._transport = transport
-        self._welcome = welcome
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(Side.BROKER)
-        self._unfinished = unfinished
+        self._unfinished = face.unfinished
         self._frames: deque[Frame] = deque()  # that came and were not served yet
         self._parts: deque[Ack | Nack | Taken] = deque()  # before them, of one that has many ranges
         self._fault: ProtocolError | None = None  # behind them
@@ -103,8 +103,8 @@ class NativeConnection(Worker):
         self._tasks: dict[Task[None], None] = {}
         self._watch: Future[None] | None = None  # of the request that waits for changes of topics
         self._leaving: deque[AnyChannel] = deque()  # once the connection is gone
-        self._clock = door.clock
-        self._account = door.account()  # of what it publishes and is not confirmed yet
+        self._face = face
+        self._account = face.door.account()  # of what it publishes and is not confirmed yet
         self._greeted = False
         self._closed = False
 
@@ -113,10 +113,13 @@ class NativeConnection(Worker):
         return self._greeted
 
     @property
-    def holds(self) -> tuple[int, int]:
-        """How many producers and consumers it has."""
+    def waiting(self) -> bool:
+        """The client may speak, but it is not read from."""
+        return self.choked
+
+    def summary(self) -> Summary:
         producers = sum(isinstance(each, ProducerChannel) for each in self.channels.values())
-        return producers, len(self.channels) - producers
+        return Summary(self.client, producers, len(self.channels) - producers)
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
@@ -185,7 +188,7 @@ class NativeConnection(Worker):
         if self._closed:
             frames.clear()
         elif not frames and self._fault is not None:
-            self.refuse(self._fault)
+            self.stop(self._fault)
         elif not frames and self._begun:
             self._skip_unwanted()
         return bool(self._parts or frames or self._reader.more)
@@ -209,13 +212,16 @@ class NativeConnection(Worker):
         if out and not self._transport.is_closing():
             self._transport.writelines(coalesced(out))
 
-    def refuse(self, error: DanubeError) -> None:
+    def stop(self, error: DanubeError) -> None:
         """Says why, and closes."""
         if not self._closed:
             self.send(Closed.of(error).encode())
             self._flush()
             self._transport.close()
             self._forget_frame()
+
+    def too_slow(self, seconds: float) -> None:
+        self.stop(ProtocolError(f"no HELLO within {seconds:.0f} s"))
 
     def _forget_frame(self) -> None:
         """What has come of one: nothing more will."""
@@ -296,7 +302,7 @@ class NativeConnection(Worker):
         self._greeted = True
         self.client = hello.client[:CLIENT_CHARACTERS_MAX]
         self._reader.welcome()
-        self.send(self._welcome._replace(time=max(0, self._clock.wall())).encode())
+        self.send(self._face.welcome().encode())
 
     def _ping(self, ping: Ping) -> None:
         self.send(Pong(ping.request).encode())

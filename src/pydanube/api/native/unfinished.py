@@ -14,11 +14,11 @@ from pydanube.base.limits import FRAMES_UNFINISHED_BYTES_MAX
 class Sender(Protocol):
     """A connection, as far as its unfinished frame is concerned."""
 
-    def refuse(self, error: DanubeError) -> None: ...
+    def stop(self, error: DanubeError) -> None: ...
 
 
 class Unfinished:
-    """One for a listener."""
+    """One for a face."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -34,7 +34,7 @@ class Unfinished:
             while self.bytes > FRAMES_UNFINISHED_BYTES_MAX:
                 oldest = next(iter(self._held))
                 self.forget(oldest)
-                oldest.refuse(FramesBusy("the frame was still incomplete when other frames needed its memory"))
+                oldest.stop(FramesBusy("the frame was still incomplete when other frames needed its memory"))
 
     def forget(self, sender: Sender) -> None:
         self.bytes -= self._held.pop(sender, 0)

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 
 from pydanube.access.rights import Action
 from pydanube.api.http.answer import HTML, TEXT, Answer, answer_of
+from pydanube.api.http.consumers import ack, extend, nack, receive
+from pydanube.api.http.errors import ERRORS_PATH, errors_html
 from pydanube.api.http.face import Caller
 from pydanube.api.http.front_page import front_page
-from pydanube.api.http.messages import peek, publish
+from pydanube.api.http.messages import peek
 from pydanube.api.http.openapi import describe
-from pydanube.api.http.problem import ERRORS_PATH, errors_html
-from pydanube.api.http.receiving import ack, extend, nack, receive
+from pydanube.api.http.producers import publish
 from pydanube.api.http.router import Field, Route, Router
 from pydanube.api.operations.pipelines import NATIVE_VERBS
 from pydanube.api.operations.storage import VERBS

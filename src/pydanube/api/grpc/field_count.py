@@ -13,7 +13,7 @@ _FIXED_BYTES = {1: 8, 5: 4}
 _VARINT, _SIZED = 0, 2
 
 
-def is_crowded(body: bytes, most: int = GRPC_FIELDS_MAX) -> bool:
+def has_too_many_fields(body: bytes, most: int = GRPC_FIELDS_MAX) -> bool:
     """Each attribute of a message is a field, each value of a list another; what is within a field does not count."""
     size = len(body)
     if size <= _SMALLEST_ATTRIBUTE_BYTES * most:

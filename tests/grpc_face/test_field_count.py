@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grpc_face.rig import Broker, Producers, api, channel, message, refused
-from pydanube.api.grpc.crowding import is_crowded
+from pydanube.api.grpc.field_count import has_too_many_fields
 from pydanube.api.grpc.messages import message_class
 from pydanube.base.limits import GRPC_FIELDS_MAX
 
@@ -28,14 +28,14 @@ def test_every_message_is_counted_as_it_was_built(
 ) -> None:
     built = StreamMessage(attributes=attributes, payload=payload, publish_time=number, routing_key="k")
     if len(attributes) > most:
-        assert is_crowded(built.SerializeToString(), most)
+        assert has_too_many_fields(built.SerializeToString(), most)
     if len(built.ListFields()) - bool(attributes) + len(attributes) <= most:
-        assert not is_crowded(built.SerializeToString(), most)
+        assert not has_too_many_fields(built.SerializeToString(), most)
 
 
 @given(body=st.binary(max_size=200) | st.just(b"\x80" * 200) | st.just(b"\x3a" + b"\xff" * 100))
 def test_whatever_the_bytes_are_it_comes_to_an_end(body: bytes) -> None:
-    assert is_crowded(body, 1) in (True, False)
+    assert has_too_many_fields(body, 1) in (True, False)
 
 
 def test_a_message_with_too_many_attributes_is_refused_and_one_with_many_is_not(broker: Broker, topic: str) -> None:

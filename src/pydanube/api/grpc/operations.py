@@ -28,7 +28,7 @@ from pydanube.broker.door.values import Policies, TopicRecord
 from pydanube.dispatch.policy import Backoff, FailurePolicy, PoisonPolicy
 
 if TYPE_CHECKING:
-    from pydanube.api.grpc.face import GrpcFace
+    from pydanube.api.grpc.services import GrpcServices
 
 BROKER = "1"  # the id of the only one
 BACKOFFS = {0: Backoff.FIXED, 1: Backoff.EXPONENTIAL}
@@ -39,17 +39,17 @@ admin = Messages("danube_admin")
 class BrokerAdmin:
     name = "danube_admin.BrokerAdmin"
 
-    def __init__(self, face: GrpcFace) -> None:
-        self._face = face
+    def __init__(self, services: GrpcServices) -> None:
+        self._services = services
 
     async def list_brokers(self, call: Call, request: Any) -> Any:
         stopping, answer = call.session.stopping(), admin.BrokerListResponse()
         answer.brokers.add(
             broker_id=BROKER,
-            broker_addr=self._face.url,
+            broker_addr=self._services.url,
             broker_role="Cluster_Leader",
-            admin_addr=self._face.admin_url,
-            metrics_addr=self._face.url,
+            admin_addr=self._services.admin_url,
+            metrics_addr=self._services.url,
             broker_status="draining" if stopping else "active",
         )
         return answer
@@ -75,15 +75,15 @@ class BrokerAdmin:
 class ClusterAdmin:
     name = "danube_admin.ClusterAdmin"
 
-    def __init__(self, face: GrpcFace) -> None:
-        self._face = face
+    def __init__(self, services: GrpcServices) -> None:
+        self._services = services
 
 
 class NamespaceAdmin:
     name = "danube_admin.NamespaceAdmin"
 
-    def __init__(self, face: GrpcFace) -> None:
-        self._face = face
+    def __init__(self, services: GrpcServices) -> None:
+        self._services = services
 
     async def get_namespace_topics(self, call: Call, request: Any) -> Any:
         """Without the leading slash, as ever; partitions are topics here."""
@@ -107,8 +107,8 @@ class NamespaceAdmin:
 class TopicAdmin:
     name = "danube_admin.TopicAdmin"
 
-    def __init__(self, face: GrpcFace) -> None:
-        self._face = face
+    def __init__(self, services: GrpcServices) -> None:
+        self._services = services
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

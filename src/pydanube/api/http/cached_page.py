@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pydanube.base.limits import METRICS_KEPT_SECONDS
 
 
-class KeptPage:
+class CachedPage:
     """Called for the page. One that failed is not kept."""
 
     def __init__(self, make: Callable[[], Awaitable[str]]) -> None:

@@ -1,4 +1,4 @@
-"""The producers and consumers of a connection: each a number on the wire, and a handle from the session."""
+"""The consumers of a connection: each a number on the wire, and a handle from the session."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from asyncio import Future
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import DanubeError
+from pydanube.api.native.fields import channel_number
+from pydanube.api.operations.fields import check_offset, field, flag, kind_of, number, options_of, place, text
+from pydanube.base.errors import ChannelInvalid, DanubeError, RequestInvalid
 from pydanube.base.limits import ACK_RANGES_MAX, MIB
-from pydanube.broker.door.values import ConsumerHandle, Delivery, ProducerHandle, Receipt
-from pydanube.wire.batch import Batch, Codec
-from pydanube.wire.commands import Ack, AckTimeout, Error, Limit, Nack, Range, Recall, Reset, Taken, encode_deliver
-from pydanube.wire.commands import Receipt as Durability
+from pydanube.broker.door.values import ConsumerHandle, Delivery, Timing
+from pydanube.wire.batch import Codec
+from pydanube.wire.commands import Ack, AckTimeout, Error, Nack, Range, Recall, Reset, Taken, encode_deliver
+from pydanube.wire.objects import Object
 
 if TYPE_CHECKING:
     from pydanube.api.native.connection import NativeConnection
@@ -19,47 +21,6 @@ if TYPE_CHECKING:
 PERMITS_AT_FIRST = 100  # before the size of the messages is known
 PERMITS_AT_ONCE_MAX = 20_000
 BYTES_AT_ONCE = 1 * MIB  # about as much as a consumer is given ahead of what its socket has taken
-_DURABILITIES = {"none": Durability.NONE, "buffered": Durability.BUFFERED, "fsynced": Durability.FSYNCED}
-
-
-class ProducerChannel:
-    unsettled = False
-
-    def __init__(self, connection: NativeConnection, number: int) -> None:
-        self.number = number
-        self.ended = False  # by the broker: nothing more is said on it
-        self.durability = (Durability.NONE, 0)
-        self._connection = connection
-        self._producer: ProducerHandle | None = None  # set once the topic has it
-
-    def begin(self, producer: ProducerHandle) -> None:
-        self._producer = producer
-        producer.on_limit = self.limited
-        kind, _, copies = producer.receipt.partition(":")
-        self.durability = (_DURABILITIES.get(kind, Durability.REPLICATED), int(copies or (kind != "none")))
-
-    def limited(self, message_bytes_max: int | None) -> None:
-        self._connection.send(Limit(self.number, message_bytes_max).encode())
-
-    def closed(self, error: DanubeError) -> None:
-        self._producer = None
-        self._connection.end(self, error)
-
-    def publish(self, batch: Batch) -> Receipt:
-        assert self._producer is not None
-        return self._producer.publish(batch)
-
-    def close(self, *, crashed: bool) -> None:
-        self._let_go(lost=crashed)
-
-    def lost(self) -> None:
-        """With its connection: it may come back."""
-        self._let_go(lost=True)
-
-    def _let_go(self, *, lost: bool) -> None:
-        if self._producer is not None:
-            self._producer.close(lost=lost)
-            self._producer = None
 
 
 class ConsumerChannel:
@@ -177,3 +138,65 @@ class ConsumerChannel:
         if self.handle is not None:
             self.handle.close(crashed=crashed)
             self.handle = None
+
+
+async def open_consumer(connection: NativeConnection, fields: Object, request: int) -> Object:
+    filters = field(fields, "filters", list, [])
+    if not all(isinstance(each, str) for each in filters):
+        raise RequestInvalid("filters must be strings")
+    with connection.opening(channel_number(fields)):
+        channel = ConsumerChannel(connection, channel_number(fields))
+        handle = await connection.session.open_consumer(
+            text(fields, "topic"),
+            text(fields, "subscription"),
+            kind_of(fields),
+            channel,
+            name=text(fields, "name", ""),
+            start=place(fields, "start"),
+            filters=[each.encode() for each in filters],
+            create=flag(fields, "create", True),
+            reliable=flag(fields, "reliable", None),
+            resume=text(fields, "resume", None),
+            options=options_of(fields),
+            timing=Timing.TAKEN if flag(fields, "says_taken", False) else Timing.DELIVERED,
+            takes_over=flag(fields, "takes_over", False),
+        )
+        channel.begin(handle)
+        connection.add(channel)
+    channel.top_up()
+    answer = {
+        "consumer": handle.id,
+        "generation": handle.generation,
+        "floor": handle.floor,
+        "reliable": handle.reliable,
+        "resume": handle.mark,
+    }
+    return {**answer, "ack_timeout": handle.ack_timeout} if handle.reliable else answer
+
+
+async def seek(connection: NativeConnection, fields: Object, request: int) -> Object:
+    consumer = _consumer(connection, fields)
+    offset, time = number(fields, "offset", None), number(fields, "time", None)
+    if offset is not None:
+        check_offset("offset", offset)
+    return {"generation": await consumer.seek(offset=offset, time=time)}
+
+
+async def pause(connection: NativeConnection, fields: Object, request: int) -> Object:
+    _consumer(connection, fields).pause()
+    return {}
+
+
+async def resume(connection: NativeConnection, fields: Object, request: int) -> Object:
+    _consumer(connection, fields).resume()
+    return {}
+
+
+def _consumer(connection: NativeConnection, fields: Object) -> ConsumerHandle:
+    channel = connection.channels.get(channel_number(fields))
+    if not isinstance(channel, ConsumerChannel) or channel.handle is None:
+        raise ChannelInvalid(f"channel {fields['channel']} is not a consumer")
+    return channel.handle
+
+
+VERBS = {"open_consumer": open_consumer, "seek": seek, "pause": pause, "resume": resume}

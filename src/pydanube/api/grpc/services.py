@@ -1,0 +1,95 @@
+"""The services that all gRPC connections of a broker share, and who produces and consumes through them.
+
+Importing this module imports protobuf.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from asyncio import Transport
+from typing import Any
+
+from pydanube.api.grpc.calls import Call, Method
+from pydanube.api.grpc.connection import GrpcConnection
+from pydanube.api.grpc.consumers import ConsumerService
+from pydanube.api.grpc.discovery import DiscoveryService
+from pydanube.api.grpc.health import HealthCheckService, HealthService
+from pydanube.api.grpc.messages import ServiceDescriptor, message_class, service
+from pydanube.api.grpc.operations import BrokerAdmin, ClusterAdmin, NamespaceAdmin, TopicAdmin
+from pydanube.api.grpc.producers import ProducerService
+from pydanube.api.grpc.reflection import ReflectionService
+from pydanube.api.grpc.storage import StorageService
+from pydanube.api.listening.turns import Turns
+from pydanube.base.errors import NotServed
+from pydanube.broker.door.door import Door
+
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+_ABSENT = {  # declared, so that a client that asks is told
+    "danube_schema.SchemaRegistry": "the schema registry is not supported yet",
+    "danube_admin.SecurityAdmin": "roles and bindings are not supported yet",
+}
+
+
+class GrpcServices:
+    """One for a broker, made with its first HTTP/2 connection."""
+
+    def __init__(self, door: Door, turns: Turns, url: str, admin_url: str) -> None:
+        self.door = door
+        self.turns = turns
+        self.url = url  # where clients reach the broker, as they want it: with a scheme
+        self.admin_url = admin_url
+        self.held = 0  # bytes of requests that are being received, of all connections
+        self.producers = ProducerService(self)
+        self.consumers = ConsumerService(self)
+        admin = [BrokerAdmin(self), ClusterAdmin(self), NamespaceAdmin(self), TopicAdmin(self), HealthService()]
+        data = [self.producers, self.consumers, DiscoveryService(self), HealthCheckService(self), StorageService()]
+        self._data_address = _served(_reflected([*data, *admin]))
+        self._admin_address = _served(_reflected(admin))
+
+    def connect(self, transport: Transport, *, admin_only: bool) -> GrpcConnection:
+        return GrpcConnection(self, *(self._admin_address if admin_only else self._data_address), transport)
+
+    def forget(self, connection: GrpcConnection) -> None:
+        """It is gone, its consumers too, and producers that nobody else uses are closed."""
+        for consumer in list(connection.consumers.values()):
+            self.consumers.detach(consumer)
+        for producer in list(connection.producers.values()):
+            self.producers.forget(producer, connection)
+
+
+def _reflected(services: list[Any]) -> list[Any]:
+    """With the two that tell tools which they are, themselves among them."""
+    names: list[str] = []
+    reflected = [*services, ReflectionService(names, "v1"), ReflectionService(names, "v1alpha")]
+    names += sorted(each.name for each in reflected)
+    return reflected
+
+
+def _served(services: list[Any]) -> tuple[dict[bytes, Method], frozenset[str]]:
+    """At one address: methods by path, and the names of the services."""
+    return _methods(services), frozenset(each.name for each in services)
+
+
+def _methods(services: list[Any]) -> dict[bytes, Method]:
+    """By path. What a service declares and does not have is answered with a sentence."""
+    methods: dict[bytes, Method] = {}
+    for each in services:
+        _add(methods, service(each.name), each, f"{each.name} does not support it on a single node")
+    for name, sentence in _ABSENT.items():
+        _add(methods, service(name), None, sentence)
+    return methods
+
+
+def _add(methods: dict[bytes, Method], described: ServiceDescriptor, served: object, sentence: str) -> None:
+    def refuse(call: Call, request: object) -> None:
+        raise NotServed(sentence)
+
+    for method in described.methods:
+        run = getattr(served, _WORD.sub("_", method.name).lower(), refuse)
+        methods[f"/{described.full_name}/{method.name}".encode()] = Method(
+            message_class(method.input_type.full_name),
+            run,
+            waits=inspect.iscoroutinefunction(run),
+            streams_in=method.client_streaming,
+        )
