@@ -5,6 +5,7 @@ own tables, so that one that is added without a case in `door_cases.py` fails he
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import grpc
 import pytest
 
 from api.door_cases import GRPC, HTTP, NATIVE, NATIVE_FREE, Case, of_topic
-from api.door_rig import CALLER, LETTERS, ORDERS, SECOND, World, native_code, world_of
+from api.door_rig import CALLER, JOB, LETTERS, ORDERS, SECOND, World, native_code, published, world_of
 from api.frame_client import Client
 from api.http_client import Http, Reply
 from grpc_face.rig import SECONDS, channel
@@ -391,6 +392,26 @@ def test_letters_stay_if_the_caller_may_not_publish_where_they_come_from(
             assert done["refusals"][0]["error"].startswith("not_allowed")
             assert await client.refused("dlq.redrive", topic=LETTERS, to=SECOND) == "not_allowed"
         assert (await client.ask("dlq.redrive", topic=LETTERS))["redriven"] == 1
+
+    run(tmp_path, monkeypatch, story)
+
+
+def test_a_commit_that_may_not_make_one_of_its_topics_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        staging, _ = await world.system.sinks.begin(JOB)
+        first = await published(world.system, staging, b"row 1", b"row 2")
+        parts = {"/default/a": [[first, first]], "/default/b": [[first + 1, first + 1]]}
+        decision = await published(world.system, staging, json.dumps({"parts": parts}).encode())
+        client = await Client.connect(world.server.address)
+        before = world.state()
+        with world.recorder.refusing(lambda *right: right == (Action.TOPIC_CREATE, of_topic("/default/b"))):
+            code = await client.refused(
+                "sink.commit", query=JOB.query, target=JOB.target, run="r1", batch=0, decision=decision
+            )
+        assert code == "not_allowed"
+        assert world.state() == before
 
     run(tmp_path, monkeypatch, story)
 

@@ -110,7 +110,9 @@ class Fields:
         found = self.field(name, list)
         if len(found) > count_max:
             raise self.wrong(name, f"must have at most {count_max} entries, got {len(found)}")
-        return tuple(Fields(self._error, {name: each}).text(name, least=1, most=bytes_max) for each in found)
+        return tuple(
+            Fields(self._error, {name: each}, self._called).text(name, least=1, most=bytes_max) for each in found
+        )
 
     def _read(self, value: object, kind: type) -> object:
         return value

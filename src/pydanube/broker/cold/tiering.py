@@ -2,7 +2,7 @@
 
 Every step is recorded in the stream's record before or after its effect, so that the next owner of the stream can
 continue with it. An upload is planned, written, published. A local copy is evicted after its object was read again. An
-object is given up (buried) in the record, deleted, then forgotten. A stream is worked on by one task at a time; a step
+object is given up in the record, deleted, then forgotten. A stream is worked on by one task at a time; a step
 that fails does not hold up the others.
 """
 
@@ -195,7 +195,7 @@ class Tiering:
             ("table", self.tables.follow),
             ("merge", self.tables.merge),
             ("local copies", self._evict),
-            ("deletion", self._bury),
+            ("deletion", self._delete_objects),
             ("index", self._fold),
         )
         for step, do in steps:
@@ -356,20 +356,20 @@ class Tiering:
 
     # -- deleting objects ----------------------------------------------------------------------------------------------
 
-    async def _bury(self, topic: Topic) -> None:
+    async def _delete_objects(self, topic: Topic) -> None:
         """Removes segments behind retention or a truncation: the record gives them up, the objects are deleted, and the
         record forgets them."""
         stream, now = topic.ledger.stream, self._clock.wall()
         lease = round(self.tier.settings.lease_seconds * SECOND) if stream.record.cold.tabled else None
 
-        def bury(record: StreamRecord) -> StreamRecord:
+        def give_up(record: StreamRecord) -> StreamRecord:
             not_before = 0 if lease is None else now + lease
             return record.with_cold(record.owner, record.cold.trimmed(stream.name, record.kept_from, not_before))
 
-        record = await stream.decide(bury)
+        record = await stream.decide(give_up)
         while self._unfolds(topic):
             await self._unfold(stream)
-            record = await stream.decide(bury)
+            record = await stream.decide(give_up)
         if not self.tables.settled(topic):
             return  # the table must stop listing them first
         gone = [each.key for each in record.cold.doomed if self._deletable(each, now)]

@@ -227,6 +227,8 @@ class Sinks:
                     f"{name}: the namespace {SYSTEM_NAMESPACE} belongs to the broker; jobs cannot write to it"
                 )
             self._topics.ask(principal, Action.TOPIC_PUBLISH, name)  # of all, before anything is made or reserved
+            if self._directory.find(name) is None:
+                self._topics.ask(principal, Action.TOPIC_CREATE, name)
         reserved: dict[str, Topic] = {}
         parts: list[Part] = []
         targets: list[OpenTopic] = []

@@ -51,7 +51,7 @@ class ReadingWindow:
         lifetime: Lifetime,
     ) -> None:
         self.next_offset = known.cursor.floor  # everything below was offered to the engine, or is done
-        self.reading = False  # ahead of what is needed now
+        self.reading = False  # what is needed now, or what comes after it
         self.failures = failures
         self._known = known
         self._ledger = ledger
@@ -69,6 +69,8 @@ class ReadingWindow:
     def take(self, most: int, key_bytes: int, throttle: Throttle | None, now: int) -> Portion | None:
         """The next messages, at most `most` if they are inspected. None if there are none, or none in memory yet."""
         ledger, cursor = self._ledger, self._known.cursor
+        if self.next_offset >= ledger.confirmed_end:
+            return None  # as most calls find: nothing exists from there on, so there is no gap to pass either
         if self.next_offset < ledger.first:  # nothing is deleted that the cursor needs: no message has these offsets
             self.pass_gap(self.next_offset, ledger.first - 1)
             self.next_offset = ledger.first

@@ -21,8 +21,6 @@ from pydanube.sim.world.history import History
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 
-CALL_SECONDS = 1.0
-
 
 @dataclass(slots=True)
 class Machine:

@@ -54,6 +54,8 @@ class StreamReader:
         self._cold = cold or ColdReader(None)
         self._copies = CopyReader(self.name, nodes, self._end)
         self._damaged: dict[int, int] = {}  # first and last offsets
+        self._first_of: StreamRecord | None = None  # the record that `_first` was computed from: it never changes
+        self._first = 0
 
     @property
     def record(self) -> StreamRecord:
@@ -63,7 +65,10 @@ class StreamReader:
     @property
     def first(self) -> int:
         """The first offset that still exists, or the next one if there is none."""
-        return self.record.first
+        record = self._ownership.record
+        if record is not self._first_of:
+            self._first_of, self._first = record, record.first
+        return self._first
 
     @property
     def damaged(self) -> dict[int, int]:
@@ -112,7 +117,8 @@ class StreamReader:
 
     def past_lost(self, offset: int) -> int:
         """The offset itself, or the next one that was not given up as damaged."""
-        return self.record.past_lost(offset)
+        record = self._ownership.record
+        return record.past_lost(offset) if record.lost else offset
 
     async def find_damage(self) -> list[tuple[LedgerId, LostRange]]:
         """Reads everything that only the nodes have; returns what no copy can serve and nobody has given up yet."""

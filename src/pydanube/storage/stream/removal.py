@@ -26,9 +26,7 @@ async def remove_stream(
         record, version = await catalog.load(name)
         if not version:
             return
-        taken = record.taken_over(
-            randomness.bytes(8).hex()
-        )  # an owner that is still writing cannot open another ledger
+        taken = record.taken_over(randomness.bytes(8).hex())  # its last owner can open no more ledgers
         try:
             version = await catalog.store(name, taken, version, record)
             while taken.ledgers:

@@ -1,7 +1,7 @@
 """The states of a stream that somebody owns. It is in exactly one of them, and `NEXT` says what may follow.
 
 ```
-              recovered, lazy            first append
+                recovered                first append
   Opening ──────────────────► Idle ──────────────────► Beginning
      │ ▲                                                 │   ▲
      │ └── a ledger failed (Open, Beginning)       begun ▼   │ rolled
@@ -47,7 +47,7 @@ class Closed(WithoutWriter):
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The next ledger is being made. Its writer takes batches and holds them back until the one before is sealed."""
+    """The next ledger is being made. Its writer takes batches, and holds them back until the ledger exists."""
 
     writer: LedgerWriter
     ending: LedgerWriter | None = None  # the ledger before; none if the stream was idle

@@ -303,10 +303,8 @@ class Stream(StreamReader):
         """The writer for the first append of an idle stream, which holds it back until the ledger is made."""
         if not isinstance(self._state, Idle):
             raise self._why_not
-        if isinstance(
-            self._state.why, TooManyLedgers
-        ):  # raises again if there are still too many, before anything is changed
-            self._ledgers.choose_nodes()
+        if isinstance(self._state.why, TooManyLedgers):
+            self._ledgers.choose_nodes()  # raises again if there are still too many, before anything is changed
         return self._begin(Beginning(self._ledgers.writer(self.record.next_offset, self._failed)))
 
     def _roll(self, full: LedgerWriter, correction: int | None = None) -> None:
@@ -367,7 +365,10 @@ class Stream(StreamReader):
 
     async def _let_go(self, why: DanubeError, ending: LedgerWriter | None = None) -> None:
         """Ends all background work of this owner, except for the `ending` ledger's last appends."""
-        self._task.cancel()
+        opening = None if self._task.done() else self._task
+        if opening is not None:
+            opening.cancel()
         self._enter(Closed(why, ending))
         await self._sweeper.stop()
-        await asyncio.gather(self._task, return_exceptions=True)
+        if opening is not None:
+            await asyncio.gather(opening, return_exceptions=True)
