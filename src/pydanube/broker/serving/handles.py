@@ -196,7 +196,7 @@ class SubscriptionHandle:
         return self._open.mark(self._host)
 
     def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
-        """Done when it is durable. What was delivered before a seek is answered so too, and ignored (§14)."""
+        """Done when it is durable. An ack of a delivery from before a seek succeeds and changes nothing (§14)."""
         return self._host.ack(generation, ranges)
 
     def judge_ack(self, offset: int, handed_out: Mapping[object, tuple[int, int]]) -> AckVerdict:
@@ -302,7 +302,7 @@ class ConsumerHandle(SubscriptionHandle):
         return self._host.withdraw(self._consumer.id)
 
     def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
-        """Done when it is durable. What was delivered before a seek is answered so too, and ignored (§14)."""
+        """Done when it is durable. An ack of a delivery from before a seek succeeds and changes nothing (§14)."""
         if self._ended is not None:
             raise type(self._ended)(*self._ended.args)
         return self._host.ack(generation, ranges)

@@ -119,7 +119,7 @@ class Lifecycle:
             await self._errands.run(self._delete(record))
 
     async def _delete(self, record: TopicRecord) -> None:
-        """Deletes the record first, so that the topic is not opened again; then tells its users, and deletes its data."""
+        """Deletes the record first, so that no one opens the topic again; then ends its users and removes its data."""
         gone = await self._pending.dropped_with(record.name)
         record = await self._directory.delete_topic(record.name, [*gone, (change_of(record.id, "", {})[0], None)])
         await self._topics.end(record)
