@@ -1,4 +1,4 @@
-"""A page that is dear to make and may be a moment old: made once for all who ask in that time."""
+"""A page that is expensive to build and may be slightly old: it is built once for all who ask within that time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CachedPage:
             if loop.time() < self._fresh_until:
                 return self._page
             self._making = loop.create_task(self._made())
-        return await asyncio.shield(self._making)  # whoever leaves does not take it from the others
+        return await asyncio.shield(self._making)  # a caller that leaves must not cancel it for the others
 
     async def _made(self) -> bytes:
         loop = asyncio.get_running_loop()

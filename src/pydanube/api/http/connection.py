@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection: requests one at a time, in order, each answered before the next is looked at.
+"""One HTTP/1.1 connection: requests one at a time, in order, each answered before the next is examined.
 
-Owned by the broker's loop. What a peer can make it hold is bounded: while it is served, or does not read, little more
-is read from it; a request has its time; and the bodies of all connections share one bound.
+Owned by the broker's loop. Its memory is bounded: while a peer is served, or does not read, little more is read from
+it; a request must arrive in time; and the bodies of all connections share one bound.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class HttpConnection(Worker):
-    """`receive` takes all its bytes, from the first. With a `refusal` that is the answer to all but probes."""
+    """`receive` gets all its bytes, from the first on. A `refusal` is the answer to everything but probes."""
 
     def __init__(self, face: HttpFace, transport: Transport, refusal: DanubeError | None = None) -> None:
         super().__init__(face.turns)
@@ -50,8 +50,8 @@ class HttpConnection(Worker):
         self._served_bytes = 0  # and being served
         self._writable = True
         self._serving: Task[None] | None = None
-        self._timer: TimerHandle | None = None  # runs while a request comes, and at the end
-        self._ended = False  # refused: what still comes is not looked at
+        self._timer: TimerHandle | None = None  # runs while a request is being received, and at the end
+        self._ended = False  # it was refused: what still arrives is ignored
 
     @property
     def waiting(self) -> bool:
@@ -68,7 +68,7 @@ class HttpConnection(Worker):
             self.greeted = self.greeted or self._reader.in_body
 
     def pause(self) -> None:
-        """It does not read what it was sent: nothing more is answered or read."""
+        """The peer does not read what it was sent, so nothing more is answered or read."""
         self._writable = False
         self._read_or_not()
 
@@ -77,7 +77,7 @@ class HttpConnection(Worker):
         self._go_on()
 
     def too_slow(self, seconds: float = HTTP_REQUEST_SECONDS) -> None:
-        """Less than its time may be given to what has hardly begun."""
+        """Refuses a request that did not arrive within `seconds`, which is less for one that has hardly begun."""
         self._timer = None
         self._refuse(HttpTooSlow(f"the request did not arrive within {seconds:g} s"))
 
@@ -109,7 +109,7 @@ class HttpConnection(Worker):
             self._read_or_not()
 
     def _step(self) -> bool:
-        """Serves the next request, if it is there and nothing else is being done."""
+        """Serves the next request, if it has arrived and none is being served."""
         if self._serving is not None or not self._writable or self._ended or self._transport.is_closing():
             return False
         try:
@@ -161,9 +161,8 @@ class HttpConnection(Worker):
         self._transport.write(response(status, content, content_type, headers, keep_alive=keep_alive, body=body))
 
     def _refuse(self, error: DanubeError) -> None:
-        """Where the next request begins is no longer known. The connection ends, but not at once.
-
-        The client may still be sending, and a socket that is closed on bytes takes the answer back.
+        """Answers with an error and ends the connection, because it is unknown where the next request begins. It does
+        not end at once: the client may still be sending, and closing a socket with unread bytes discards the answer.
         """
         self.greeted = self._ended = True
         self._set_timer(False)
@@ -171,7 +170,7 @@ class HttpConnection(Worker):
             return
         self._write(problem(error), keep_alive=False)
         if self._transport.can_write_eof():
-            with suppress(OSError):  # it is gone already, and the loop is about to say so
+            with suppress(OSError):  # it is already gone, and the loop is about to report that
                 self._transport.write_eof()
         self._face.held -= self._held
         self._held, self._reader = 0, RequestReader()

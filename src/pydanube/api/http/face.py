@@ -91,12 +91,12 @@ class HttpFace:
             return problem(error)
 
     def session(self, address: str) -> Session:
-        """Of a connection, whose requests have not said who they are from."""
+        """The session of a connection, whose requests are not authenticated."""
         return self.door.session(ANONYMOUS, Origin("http", address))
 
     @contextmanager
     def waits(self) -> Iterator[None]:
-        """A request that waits for messages. Half of all requests may, so that the others find room beside them."""
+        """Counts a request that waits for messages. Half of all requests may wait, so that others always have room."""
         if self.waiting >= WAITING_REQUESTS_MAX:
             raise HttpBusy(f"{self.waiting} requests are already waiting for messages")
         self.waiting += 1
@@ -107,7 +107,7 @@ class HttpFace:
 
 
 class Caller(NamedTuple):
-    """Of one request."""
+    """The caller of one request."""
 
     face: HttpFace
     session: Session
