@@ -3,7 +3,7 @@
 After the flip and a restart everything ever acknowledged is read back. Each batch is the same to the bit, or
 `LedgerDamaged`; never other bytes, never an absence. Every bit that is used is tried: of a small journal file that is
 the newest, of a closed one, of a kept one and of the indexes, here; of the `node` file in `test_start_refusals.py`. Of
-the padding between groups, which nobody reads, `tests/ledger/test_scan.py` tries a bit a byte on the scanner alone.
+the padding between groups, which nobody reads, `tests/journal/test_scan.py` tries a bit a byte on the scanner alone.
 """
 
 from __future__ import annotations

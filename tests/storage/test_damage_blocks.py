@@ -39,7 +39,7 @@ def lengths(end: int, edge: int) -> list[int]:
 def test_the_newest_file_cut_at_any_length(bench: Bench) -> None:
     """It was longer once, for room is set aside before it gets its name: that tells a cut file from a torn tail.
 
-    Every 64 bytes, and every byte at both ends; `tests/ledger/test_scan.py` has every length of two blocks.
+    Every 64 bytes, and every byte at both ends; `tests/journal/test_scan.py` has every length of two blocks.
     """
     content = bench.directory.content(NEWEST)
     for length in lengths(len(content), 256):

@@ -40,7 +40,7 @@ class Action(StrEnum):
     TOPIC_TRUNCATE = "topic.truncate"  # topic
     TOPIC_PUBLISH = "topic.publish"  # topic, also one that is named as the target of dead letters
     TOPIC_READ = "topic.read"  # topic: its messages without a subscription, also directly from segments
-    TOPIC_SERVE = "topic.serve"  # topic: the broker itself opens it for upkeep, to finish a change, or to count bytes
+    TOPIC_SERVE = "topic.serve"  # topic: the broker itself opens it, to maintain it, finish a change, or count bytes
     TOPIC_REDRIVE = "topic.redrive"  # topic of dead letters; each target also needs TOPIC_PUBLISH
 
     SUBSCRIPTION_LIST = "subscription.list"  # topic, or broker for those that need attention
