@@ -31,7 +31,7 @@ from pydanube.storage.guard import Guard
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
-ROLL_BYTES_WHEN_SHORT = 64 * KIB  # when the disk is nearly full, an open ledger with this much unneeded data is sealed
+ROLL_BYTES_WHEN_SHORT = 64 * KIB  # if the disk is nearly full, an open ledger this large is sealed if half is unneeded
 QUIET_TURNS = 10  # a topic without activity gets only every tenth turn
 
 

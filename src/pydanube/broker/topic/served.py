@@ -111,7 +111,7 @@ class ServedSubscription(Protocol):
         ...
 
     def grant(self, consumer: ConsumerId, permits: int) -> None:
-        """Lets the consumer be given so many more messages."""
+        """Allows the consumer this many more messages."""
         ...
 
     def withdraw(self, consumer: ConsumerId) -> int:
@@ -161,7 +161,7 @@ class ServedTopic(Protocol):
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first offset there is, and the one after the last that may be seen."""
+        """The first offset that still exists, and the offset after the last visible one."""
         ...
 
     @property
@@ -191,7 +191,7 @@ class ServedTopic(Protocol):
         ...
 
     def alter(self, options: TopicOptions) -> None:
-        """It goes by these from now on."""
+        """Applies new options."""
         ...
 
     def producer_name(self, producer: int) -> str:
@@ -213,7 +213,7 @@ class ServedTopic(Protocol):
         options: SubscriptionOptions | None = None,
         create: bool = True,
     ) -> ServedSubscription:
-        """The subscription of that name, made if it is new."""
+        """The subscription of that name, created if it is new."""
         ...
 
     async def unsubscribe(self, name: str) -> None: ...
@@ -230,9 +230,9 @@ class ServedTopic(Protocol):
         ...
 
     def end_unused(self) -> None:
-        """To be called every second or so: ends subscriptions that nobody uses, where that writes nothing."""
+        """Called about once a second: ends unused subscriptions, if that writes nothing."""
         ...
 
     async def close(self, why: DanubeError | None = None, *, seal: bool = True) -> None:
-        """Whoever uses it is told `why`. Without `seal` it closes quicker, and opens slower."""
+        """Closes it, and tells its users `why`. Without `seal`, it closes faster and opens more slowly."""
         ...
