@@ -249,7 +249,7 @@ class ProducerService:
 
 
 def batch_of(messages: list[Any], name: str, now: int, number: int | None = None) -> Batch:
-    """A batch as a native producer would build it, with the producer's name (and an exclusive one's id) as attributes."""
+    """A batch as a native producer would build it. Its name, and the id of an exclusive producer, are attributes."""
     times = [message.publish_time * MILLISECOND or now for message in messages]
     alone = {PRODUCER_ATTRIBUTE: name} if number is None else {PRODUCER_ATTRIBUTE: name, NUMBER_ATTRIBUTE: str(number)}
     return build(
