@@ -29,7 +29,7 @@ async def admitted(opened: OpenTopic, staged: Topic, refs: Sequence[Ref]) -> Top
     if opened.policies.message_bytes_max is not None:
         async for batch in staged_batches(staged, refs, 0):
             opened.check_messages(batch)
-            await asyncio.sleep(0)  # others of the loop first: batches that are in memory come without a pause
+            await asyncio.sleep(0)  # lets other tasks run: reading batches from memory does not pause
     return topic
 
 

@@ -45,7 +45,7 @@ async def find_abandoned(topics: OpenTopics, now: int) -> list[tuple[str, str, f
 async def _find(
     topics: OpenTopics, trouble: Callable[[ServedTopic, ServedSubscription], Awaitable[Found | None]]
 ) -> list[tuple[str, str, Found]]:
-    """The first subscriptions that have this trouble, and what it is."""
+    """The first subscriptions that have this problem, with its details."""
     found: list[tuple[str, str, Found]] = []
     for number, opened in enumerate(topics.opened(), 1):
         for name, host in list(opened.topic.subscriptions.items()):

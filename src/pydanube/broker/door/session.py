@@ -162,7 +162,7 @@ class Session:
         session = None
         if name is not None and opened.topic.reliable:
             session = await opened.reliable.attach(name, fresh=fresh, temporary=temporary, renewal=renewal)
-            opened.check_producers(exclusive=exclusive)  # others may have been quicker
+            opened.check_producers(exclusive=exclusive)  # others may have attached meanwhile
         topics.ask_again(version, self.principal, Action.TOPIC_PUBLISH, opened.name)
         if session is not None:
             opened.reliable.sessions.hold(session)
@@ -296,7 +296,7 @@ class Session:
         await (await self._readable(topic)).wait_beyond(offset, seconds)
 
     async def bounds(self, topic: str) -> tuple[int, int]:
-        """The first offset there is, and the one after the last that may be seen."""
+        """The first offset that still exists, and the offset after the last visible one."""
         return (await self._readable(topic)).bounds
 
     async def offset_of_time(self, topic: str, time: int) -> int:

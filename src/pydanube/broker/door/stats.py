@@ -84,7 +84,7 @@ def topic_stats(places: Sequence[OpenTopic], tiers: StorageAdmin, now: int) -> T
 
 
 def usage_of(places: Sequence[OpenTopic], tiers: StorageAdmin, now: int) -> Usage:
-    """What a topic, or one partition, has in which tier."""
+    """How much a topic, or one partition, stores in each tier."""
     found = [(each, tiers.usage(each.reliable, now)) for each in places if each.topic.reliable]
     return found[0][1] if len(found) == 1 else total((str(each.name), usage) for each, usage in found)
 
@@ -96,7 +96,7 @@ def only(found: Sequence[Found], what: str) -> Found:
 
 
 def streams_of(places: Sequence[OpenTopic]) -> list[Stream]:
-    """The messages of those that store any."""
+    """The streams of the places that store messages."""
     return [each.reliable.ledger.stream for each in places if each.topic.reliable]
 
 

@@ -98,7 +98,7 @@ async def _of_offset(topic: Topic, host: SubscriptionHost, offset: int) -> Expla
 
 
 def _sentence(found: Explanation, until: str, topic: TopicName, host: SubscriptionHost) -> str:
-    """For people. Poison goes away only if somebody says so: how, and without the loss of any other message."""
+    """The sentence for people. A poison message needs a decision, so it names a command that loses no other message."""
     said, name = found.render(until), host.name
     alter = f"danube subscription alter {topic.whole} {quote(name)}"
     if found.cause is Why.POISON_STUCK:
@@ -107,7 +107,7 @@ def _sentence(found: Explanation, until: str, topic: TopicName, host: Subscripti
         return said
     target = dead_letter_topic(topic, name)
     aside = f"`{alter} --option failure.poison=dead_letter --option failure.dead_letter_topic={target}`"
-    if found.offset > host.floor:  # a skip up to it would give up others too
+    if found.offset > host.floor:  # skipping up to it would lose other messages too
         return f"{said} Set it aside with {aside}."
     skip = f"danube subscription skip {topic} {quote(name)} --before {found.offset + 1}"
     return f"{said} Skip it with `{skip}`, or set it aside with {aside}."

@@ -151,7 +151,7 @@ class SubscriptionHandle:
         self._open = open
         self._name = name
         self._host = host
-        self._kept = host.as_reliable() if host.reliable else None  # None where nothing is stored
+        self._kept = host.as_reliable() if host.reliable else None  # None if the topic is best effort
         self._valid = topics.rights_version
 
     @property
@@ -281,7 +281,7 @@ class ConsumerHandle(SubscriptionHandle):
 
     @property
     def active(self) -> bool:
-        """Else it only waits to take over."""
+        """Whether it is the active consumer; otherwise it is a standby."""
         return self._host.is_active(self.id)
 
     def is_in_flight(self, offset: int) -> bool:

@@ -100,7 +100,7 @@ class OpenTopic:
         *,
         create: bool = True,
     ) -> ServedSubscription:
-        """The subscription of that name; where it is new, and may be made, with these options."""
+        """The subscription of that name. With `create`, a new one is created with these options."""
         options = self.options_for(subscription, kind, options)
         offset = await self.offset_at(start)
         async with self.subscribing:
@@ -123,7 +123,7 @@ class OpenTopic:
             self.pace.release()
 
     def mark(self, host: ServedSubscription | None = None) -> str:
-        """Of the topic, or a subscription of it: whoever comes back with it finds the very same, or an error."""
+        """Identifies the topic or a subscription, so that a client that comes back gets the same one or an error."""
         return str(self.record.id) if host is None or host.id is None else f"{self.record.id}.{host.id}"
 
     def check_mark(self, mark: str | None) -> None:
@@ -142,7 +142,7 @@ class OpenTopic:
         await self.topic.close(why, seal=seal)
 
     def forget(self, host: ServedSubscription) -> None:
-        """The subscription has ended, and with it its consumers."""
+        """Removes the consumers of a subscription that has ended."""
         self.consumers = {each: None for each in self.consumers if each.subscription is not host}
 
     def _check_served(self) -> None:
@@ -178,7 +178,7 @@ class OpenTopic:
     def options_for(
         self, subscription: str, kind: SubscriptionKind, options: SubscriptionOptions | None
     ) -> SubscriptionOptions | None:
-        """What a new subscription is made with, if it is asked for with these."""
+        """The options of a new subscription that was requested with these options."""
         if self.topic.reliable and not self.record.dead_letters:
             options = (options or SubscriptionOptions()).resolved(kind, self.name, subscription)
         if options is not None:
@@ -210,7 +210,7 @@ class OpenTopic:
             raise MessageTooLarge(f"{self.name} accepts messages of at most {limit} bytes")
 
     def admit(self, bytes: int) -> None:
-        """Raises if nothing may be published now, or not as much: the policies or the room do not allow it."""
+        """Raises if the policies or the room on the disk do not allow this many bytes to be published now."""
         limit, usage, reliable = self.policies.namespace_bytes_max, self.usage, self.topic.reliable
         if limit is not None and usage is not None and usage.bytes >= limit and reliable:
             raise QuotaReached(f"namespace {self.name.namespace} stores {usage.bytes} bytes; its limit is {limit}")

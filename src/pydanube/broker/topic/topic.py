@@ -280,7 +280,7 @@ class Topic:
         return before != self._seen
 
     async def tick(self) -> None:
-        """Messages expire, ledgers roll by age, and what nobody needs goes. Due every second, or if it had activity."""
+        """Expires messages, rolls ledgers by age, and deletes what is not needed. Called about once a second."""
         if not self.closed and not self.lost:
             await self._housekeeping.tick()
 
