@@ -91,7 +91,7 @@ class Server:
         return self.address
 
     def _hosts(self) -> frozenset[str] | None:
-        """By which HTTP may be asked for. With TLS a browser sees by the certificate whose name it is."""
+        """The host names that HTTP requests may use; None for any. With TLS, the certificate already shows the name."""
         chosen = self.settings
         if chosen.certificate is not None:
             return None
@@ -143,7 +143,7 @@ class Server:
         return f"danube{'s' if self.settings.certificate else ''}://{HostPort(*self.address)}"
 
     def load(self) -> None:
-        """What would otherwise be loaded with the first connection that needs it, while others wait."""
+        """Imports what the first connection would otherwise import while others wait."""
         self._grpc.services  # noqa: B018 - loads them
 
     def reload(self) -> None:

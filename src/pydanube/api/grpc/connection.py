@@ -90,11 +90,11 @@ class GrpcConnection(Worker):
     ) -> None:
         super().__init__(services.turns)
         self.services = services
-        self.names = names  # of the services at the address that it came to
-        self.draining = False  # told that it shall end
-        self.farewells: dict[int, bytes] = {}  # by stream: what it is told before it ends with the connection
+        self.names = names  # of the services at the address that the client connected to
+        self.draining = False  # the client was told that the connection will end
+        self.farewells: dict[int, bytes] = {}  # by stream: what is sent before it ends with the connection
         self.core = ServerConnection()
-        self.heard = True  # bytes, since somebody looked
+        self.heard = True  # whether bytes have arrived since the last check
         self.writable = True
         self.closed = False
         self.sends: dict[int, Sends] = {}  # of one read, by producer
@@ -110,9 +110,9 @@ class GrpcConnection(Worker):
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}  # those with a deadline, a task or a stream of answers
         self._incoming: dict[int, _Incoming] = {}
-        self._account = services.door.account()  # of what it publishes and is not confirmed yet
-        self._unserved: dict[int, Callable[[], None]] = {}  # by stream: messages that came and wait for a step
-        self._declined: dict[int, bool] = {}  # streams that are no calls, until they are whole; if HEAD is asked for
+        self._account = services.door.account()  # counts what it publishes until it is confirmed
+        self._unserved: dict[int, Callable[[], None]] = {}  # by stream: serves messages that wait for a step
+        self._declined: dict[int, bool] = {}  # streams that are not calls, until complete; true if the method is HEAD
         self._reading = False  # within a turn, which flushes at its end
         self._flushing = False
         self._came = b""  # bytes that were not examined yet
@@ -122,7 +122,7 @@ class GrpcConnection(Worker):
 
     @property
     def waiting(self) -> bool:
-        """The client may speak, but it is not read from."""
+        """Whether the client may be sending, but is not read from."""
         return self.choked
 
     # -- bytes ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pydanube.base.limits import METRICS_KEPT_SECONDS
 
 
 class CachedPage:
-    """Called for the page. One that failed is not kept."""
+    """Call it for the page. A failure is not kept."""
 
     def __init__(self, make: Callable[[], Awaitable[str]]) -> None:
         self._make = make

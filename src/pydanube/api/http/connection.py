@@ -39,8 +39,8 @@ class HttpConnection(Worker):
     def __init__(self, face: HttpFace, transport: Transport, refusal: DanubeError | None = None) -> None:
         super().__init__(face.turns)
         self._refusal = refusal
-        self.greeted = False  # it has said what it wants
-        self.heard = False  # a whole request, since the doorway looked last
+        self.greeted = False  # whether its first request has arrived
+        self.heard = False  # whether a whole request has arrived since the doorway's last check
         self._face = face
         self._session = face.session(peer_of(transport))
         self._transport = transport
@@ -55,7 +55,7 @@ class HttpConnection(Worker):
 
     @property
     def waiting(self) -> bool:
-        """For an answer."""
+        """Whether the client is waiting for an answer."""
         return self._serving is not None or self.lagging
 
     # -- the doorway's calls -------------------------------------------------------------------------------------------
@@ -82,11 +82,11 @@ class HttpConnection(Worker):
         self._refuse(HttpTooSlow(f"the request did not arrive within {seconds:g} s"))
 
     def ask(self) -> None:
-        """HTTP has no way to: the client of an idle connection finds it closed, and opens another."""
+        """Closes the idle connection, because HTTP has no ping; the client opens another one when it needs it."""
         self._transport.close()
 
     def stop(self, error: DanubeError) -> None:
-        """After what was written; what is being served is given up."""
+        """Closes after everything written is sent; a request that is being served is given up."""
         self.lost()
         self._transport.close()
 

@@ -1,4 +1,4 @@
-"""Messages over HTTP as they are shown, and looked at without a subscription. All of it bounded."""
+"""Messages over HTTP as JSON, and reading them without a subscription; all within bounds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def peek(caller: Caller, fields: Object) -> Answer:
             size += shown_bytes
             if len(found) >= limit or size >= PEEKED_BYTES_MAX:
                 break
-        await asyncio.sleep(0)  # the others of the loop first
+        await asyncio.sleep(0)  # lets other tasks run
     first, end = await session.bounds(topic)
     return answer_of(200, {"messages": found, "next": following, "first": first, "end": end})
 

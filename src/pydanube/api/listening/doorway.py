@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pydanube.api.listening.listener import Listener
 
 log = logging.getLogger(__name__)
-# A look comes once in half a keepalive.
-_ASKED_LOOKS = 2  # in silence, before the peer is asked
-_GONE_LOOKS = 4  # before it is taken for gone
+# Each connection is checked twice per keepalive.
+_ASKED_LOOKS = 2  # checks without a sign of life before the peer is asked for one
+_GONE_LOOKS = 4  # checks without a sign of life before the peer counts as gone
 
 
 def _ignore(data: bytes) -> None:
@@ -94,7 +94,7 @@ class Doorway(asyncio.Protocol):
         if self._connection is not None:
             self._connection.lost()
         self._connection = None
-        self._receive = self._speak = _ignore  # nothing refers to itself: what it held is free at once
+        self._receive = self._speak = _ignore  # breaks reference cycles, so that memory is freed at once
         self._first = b""
 
     def pause_writing(self) -> None:
@@ -116,14 +116,14 @@ class Doorway(asyncio.Protocol):
     # -- the listener's calls ------------------------------------------------------------------------------------------
 
     def stop(self, error: DanubeError) -> None:
-        """Says why if there is a way to say it, and closes."""
+        """Tells the peer why, if the protocol allows it, and closes."""
         if self._connection is not None:
             self._connection.stop(error)
         else:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Nobody knows yet what it speaks."""
+        """Closes a connection whose protocol is not known yet."""
         if self._securing is not None:
             self._transport.abort()
         else:
@@ -143,7 +143,7 @@ class Doorway(asyncio.Protocol):
             return
         waiting_bytes = transport.get_write_buffer_size()
         self._listener.recount(self, waiting_bytes)
-        heard = self._heard or waiting_bytes < self._waiting_bytes  # slowly perhaps, but it reads
+        heard = self._heard or waiting_bytes < self._waiting_bytes  # it reads, even if slowly
         connection = self._connection
         if connection is not None:
             heard = heard or connection.heard or connection.waiting
@@ -248,9 +248,9 @@ class Doorway(asyncio.Protocol):
             self._timer = None
 
     def _too_slow(self) -> None:
-        """Whoever has not said what it wants by now wants nothing."""
+        """Closes a connection that has not said in time what it wants."""
         if self._connection is not None and self._connection.greeted:
-            self._greeted()  # it was behind when it said so
+            self._greeted()  # its greeting has arrived, but waits for its turn
             return
         self._timer = None
         self._listener.greeted(self)

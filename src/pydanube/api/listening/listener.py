@@ -1,4 +1,4 @@
-"""The one listener: the first bytes of a connection tell TLS, and the protocols of its faces, apart.
+"""The listener: the first bytes of a connection tell TLS and the protocols of its faces apart.
 
 It owns the socket and its connections, and finds out which of them are still alive. It never decides what a peer may
 do.
@@ -65,7 +65,7 @@ class Listener:
         self.keepalive_seconds = keepalive_seconds
         self.spoken_here = f"Danube speaks {_listed([face.title for face in faces])} here.\r\n".encode()
         self._faces = faces
-        self.refused = 0  # connections, because there were too many
+        self.refused = 0  # connections that were refused because there were too many
         self._connections_max = connections_max
         self._full = False
         self._server: Server | None = None
@@ -73,7 +73,7 @@ class Listener:
         self._timers: dict[str, TimerHandle] = {}
 
     async def start(self, listen: HostPort) -> HostPort:
-        """Serves from now on; the address it got."""
+        """Starts to serve; returns the address."""
         loop = asyncio.get_running_loop()
         few = ACCEPTED_AT_ONCE
         self._server = await loop.create_server(lambda: Doorway(self), listen.host, listen.port, backlog=few)
@@ -111,7 +111,7 @@ class Listener:
     # -- which face is meant -------------------------------------------------------------------------------------------
 
     def sniff(self, first: bytes) -> tuple[Face | None, Sniffed]:
-        """The face whose protocol it is; without one, whether that may still change."""
+        """The face whose protocol this is; without one, whether more bytes may still tell."""
         found = {face: face.sniff(first) for face in self._faces}
         for face, sniffed in found.items():
             if sniffed is Sniffed.YES:
@@ -121,7 +121,7 @@ class Listener:
         )
 
     def likely_face(self, first: bytes) -> Face | None:
-        """The first one whose protocol it may be."""
+        """The first face whose protocol it may be."""
         return next((face for face in self._faces if face.sniff(first) is not Sniffed.NO), None)
 
     # -- who is there --------------------------------------------------------------------------------------------------

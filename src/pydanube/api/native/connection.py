@@ -81,7 +81,7 @@ class NativeConnection(Worker):
     def __init__(self, face: NativeFace, transport: Transport) -> None:
         super().__init__(face.turns)
         self.session = face.door.session(ANONYMOUS, Origin("native", peer_of(transport)))
-        self.client = ""  # what it calls itself
+        self.client = ""  # the name that the client gives itself
         self.channels: dict[int, AnyChannel] = {}
         self._opening: dict[int, bool] = {}  # channels that are being opened, and whether they are still wanted
         self._last_channel = 0
@@ -93,18 +93,18 @@ class NativeConnection(Worker):
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(Side.BROKER)
         self._unfinished = face.unfinished
-        self._frames: deque[Frame] = deque()  # that came and were not served yet
-        self._parts: deque[Ack | Nack | Taken] = deque()  # before them, of one that has many ranges
-        self._fault: ProtocolError | None = None  # behind them
-        self._begun = False  # what follows them is a frame that has not come whole, and was not looked at
+        self._frames: deque[Frame] = deque()  # received but not served yet
+        self._parts: deque[Ack | Nack | Taken] = deque()  # served before them: parts of a command with many ranges
+        self._fault: ProtocolError | None = None  # raised after them
+        self._begun = False  # whether an incomplete frame follows them, which was not examined yet
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flushing = False
         self._tasks: dict[Task[None], None] = {}
         self._watch: Future[None] | None = None  # of the request that waits for changes of topics
-        self._leaving: deque[AnyChannel] = deque()  # once the connection is gone
+        self._leaving: deque[AnyChannel] = deque()  # channels to close after the connection is gone
         self._face = face
-        self._account = face.door.account()  # of what it publishes and is not confirmed yet
+        self._account = face.door.account()  # counts what it publishes until it is confirmed
         self._greeted = False
         self._closed = False
 
@@ -114,7 +114,7 @@ class NativeConnection(Worker):
 
     @property
     def waiting(self) -> bool:
-        """The client may speak, but it is not read from."""
+        """Whether the client may be sending, but is not read from."""
         return self.choked
 
     def summary(self) -> Summary:
@@ -213,7 +213,7 @@ class NativeConnection(Worker):
             self._transport.writelines(coalesced(out))
 
     def stop(self, error: DanubeError) -> None:
-        """Says why, and closes."""
+        """Tells the client why, and closes."""
         if not self._closed:
             self.send(Closed.of(error).encode())
             self._flush()

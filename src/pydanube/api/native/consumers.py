@@ -1,4 +1,4 @@
-"""The consumers of a connection: each a number on the wire, and a handle from the session."""
+"""The consumers of a connection: each has a number on the wire and a handle from the session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PERMITS_AT_FIRST = 100  # before the size of the messages is known
 PERMITS_AT_ONCE_MAX = 20_000
-BYTES_AT_ONCE = 1 * MIB  # about as much as a consumer is given ahead of what its socket has taken
+BYTES_AT_ONCE = 1 * MIB  # about how much a consumer is given ahead of what its socket has accepted
 
 
 class ConsumerChannel:

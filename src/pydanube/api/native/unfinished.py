@@ -18,7 +18,7 @@ class Sender(Protocol):
 
 
 class Unfinished:
-    """One for a face."""
+    """The incomplete frames of one face."""
 
     def __init__(self) -> None:
         self.bytes = 0
