@@ -154,7 +154,7 @@ class Pipelines:
         while len(known.lines) > PIPELINE_LINES_KEPT or known.lines_bytes > PIPELINE_LINES_KEPT_BYTES:
             known.lines_bytes -= len(known.lines.popleft().text)
 
-    # -- for everybody -------------------------------------------------------------------------------------------------
+    # -- for all callers -----------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> float:
