@@ -1,4 +1,4 @@
-"""Who calls. A principal says nothing about where the call comes from."""
+"""Who makes a call. A principal says nothing about where the call comes from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class PrincipalKind(StrEnum):
-    ANONYMOUS = "anonymous"  # a caller that has not said who it is
+    ANONYMOUS = "anonymous"  # a caller without authentication
     SYSTEM = "system"  # the broker itself
 
 

@@ -14,7 +14,7 @@ from pydanube.base.names import TopicName
 
 
 class Action(StrEnum):
-    """One for each thing that can be allowed. The comment says what it is asked about."""
+    """What can be allowed. Each comment names the kind of resource that the action applies to."""
 
     HEALTH = "health"  # broker: whether it is alive and ready
     STATUS = "status"  # broker: version, address, counters, what needs attention
@@ -40,8 +40,8 @@ class Action(StrEnum):
     TOPIC_TRUNCATE = "topic.truncate"  # topic
     TOPIC_PUBLISH = "topic.publish"  # topic, also one that is named as the target of dead letters
     TOPIC_READ = "topic.read"  # topic: its messages without a subscription, also directly from segments
-    TOPIC_SERVE = "topic.serve"  # topic: the broker opens it to keep it up, finish what was begun, or count its bytes
-    TOPIC_REDRIVE = "topic.redrive"  # topic of dead letters; to publish them is asked of each target
+    TOPIC_SERVE = "topic.serve"  # topic: the broker itself opens it, to maintain it, finish a change, or count bytes
+    TOPIC_REDRIVE = "topic.redrive"  # topic of dead letters; each target also needs TOPIC_PUBLISH
 
     SUBSCRIPTION_LIST = "subscription.list"  # topic, or broker for those that need attention
     SUBSCRIPTION_CREATE = "subscription.create"  # subscription
@@ -61,7 +61,7 @@ class Action(StrEnum):
     STORAGE_SALVAGE = "storage.salvage"  # topic
 
     SINK_LIST = "sink.list"  # broker
-    SINK_WRITE = "sink.write"  # sink; to publish the rows is asked of each target
+    SINK_WRITE = "sink.write"  # sink; each target also needs TOPIC_PUBLISH
     SINK_FORGET = "sink.forget"  # sink
 
     PIPELINE_LIST = "pipeline.list"  # broker
@@ -106,7 +106,7 @@ def subscription_resource(topic: TopicName, name: str) -> Resource:
 
 
 def sink_resource(target: str) -> Resource:
-    """A job that writes exactly once goes by what it writes to."""
+    """A job that writes exactly once, identified by its target."""
     return Resource(ResourceKind.SINK, target)
 
 
@@ -118,4 +118,4 @@ Authorise: TypeAlias = Callable[[Principal, Action, Resource], None]
 
 
 def authorise(principal: Principal, action: Action, resource: Resource) -> None:
-    """Returns if the principal may, or raises `NotAllowed`. Nobody has said yet who may not, so everybody may."""
+    """Returns if the principal may do this, or raises `NotAllowed`. There are no rules yet: everything is allowed."""

@@ -1,1 +1,1 @@
-"""The real world behind the ports: POSIX disk, system clock and randomness, a thread pool, object storage."""
+"""The real implementations of the ports: POSIX disk, system clock and randomness, a thread pool, object storage."""

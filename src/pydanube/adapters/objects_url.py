@@ -1,7 +1,7 @@
-"""Which place in object storage a URL, its options and the environment mean, as opendal wants to be told.
+"""Turns a URL, its options and the environment into a location in object storage, in the terms of opendal.
 
 Owns the names of schemes and options, and where credentials come from: the environment, never the URL or the
-configuration file, because both are shown. It opens nothing. docs/tiering.md has the table for operators.
+configuration file, because both are displayed. It opens nothing. docs/tiering.md has the table for operators.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ URL_CHARACTERS_MAX = 2_048
 OPTIONS_MAX = 64
 _SHOWN_CHARACTERS = 60
 
-_ALIASES = {"file": "fs", "gs": "gcs", "rediss": "redis"}  # as others write it -> as opendal does
-_HOST_OPTIONS = ("bucket", "container", "filesystem", "share_name")  # what the host of the URL is, the first that fits
-_NEVER_GIVEN = frozenset({"root", "atomic_write_dir", "scheme", *_HOST_OPTIONS})  # said by the URL, or ours to say
+_ALIASES = {"file": "fs", "gs": "gcs", "rediss": "redis"}  # common names -> opendal's names
+_HOST_OPTIONS = ("bucket", "container", "filesystem", "share_name")  # the first that a service has gets the URL's host
+_NEVER_GIVEN = frozenset({"root", "atomic_write_dir", "scheme", *_HOST_OPTIONS})  # set by the URL or by this program
 _ENDPOINTS = {"redis": "redis", "rediss": "rediss", "memcached": "tcp", "ftp": "ftp", "http": "http"}  # others: https
 _WHERE = ("endpoint", "region", "account_name")
 _WHO = ("username", "user", "profile")
@@ -30,20 +30,20 @@ _WHO = ("username", "user", "profile")
 
 @dataclass(frozen=True, slots=True)
 class ObjectsPlace:
-    """`options` hold credentials: never log them. `shown` is for people."""
+    """A location in object storage. `options` may hold credentials, so never log them; `shown` is safe to display."""
 
-    scheme: str  # of opendal
+    scheme: str  # opendal's name of the service
     options: Mapping[str, str] = field(repr=False)
     shown: str
-    client_access: tuple[str, Mapping[str, str]] | None = None  # URL and options for those with their own credentials
+    client_access: tuple[str, Mapping[str, str]] | None = None  # URL and options for clients with their own credentials
 
     def secrets(self) -> list[str]:
-        """What must never be in a text."""
+        """The credentials, which must never appear in any text."""
         return [text for name, text in self.options.items() if text and is_secret(name)]
 
 
 def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping[str, str]) -> ObjectsPlace:
-    """Raises `ConfigInvalid`, which never shows a credential."""
+    """The location; raises `ConfigInvalid`, which never shows a credential."""
     parts = _split(url)
     known = _known_options(parts.scheme)
     scheme = _ALIASES.get(parts.scheme, parts.scheme)
@@ -65,7 +65,7 @@ def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping
 
 
 def _whereabouts(found: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
-    """What the environment said of where the place is, not of who goes there."""
+    """The options that say where the service is, and not who uses it."""
     return {
         name: found[name]
         for name in _WHERE
@@ -74,12 +74,12 @@ def _whereabouts(found: Mapping[str, str], host: Mapping[str, str]) -> dict[str,
 
 
 def _of_nobody(given: Mapping[str, str]) -> dict[str, str]:
-    """Without what is about one machine or one user."""
+    """The options without those that belong to one machine or one user."""
     return {name: text for name, text in given.items() if name not in _WHO and not is_file_name(name)}
 
 
 def delta_options(place: ObjectsPlace) -> tuple[str, dict[str, str]] | None:
-    """The URI of the same place and the `storage_options` for `deltalake`; nothing if it knows no such place."""
+    """The URI of the same location and the `storage_options` for `deltalake`; None if it cannot use the service."""
     if place.scheme not in _DELTA:
         return None
     if place.scheme == "fs":
@@ -94,7 +94,7 @@ def delta_options(place: ObjectsPlace) -> tuple[str, dict[str, str]] | None:
     return f"{scheme}://{place.options[host]}" + (f"/{quote(root)}" if root else ""), given
 
 
-_DELTA: dict[str, tuple[str, str, dict[str, str]]] = {  # scheme -> theirs, the option with the host, names of options
+_DELTA: dict[str, tuple[str, str, dict[str, str]]] = {  # scheme -> deltalake's scheme, our host option, option names
     "fs": ("file", "", {}),
     "s3": (
         "s3",
@@ -266,13 +266,13 @@ def _in_the_wheel(scheme: str) -> bool:
     except Unsupported:
         return False
     except Incomplete:
-        pass  # it is there, and wants options
+        pass  # the service exists, and requires options
     return True
 
 
 # -- the environment ---------------------------------------------------------------------------------------------------
 
-_SDK_NAMES: dict[str, dict[str, tuple[str, ...]]] = {  # as the vendors' own tools call them; the first that is set
+_SDK_NAMES: dict[str, dict[str, tuple[str, ...]]] = {  # variables of the vendors' own tools; the first one set counts
     "s3": {
         "access_key_id": ("AWS_ACCESS_KEY_ID",),
         "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
@@ -288,7 +288,7 @@ _SDK_NAMES: dict[str, dict[str, tuple[str, ...]]] = {  # as the vendors' own too
         "sas_token": ("AZURE_STORAGE_SAS_TOKEN",),
     },
 }
-_CONNECTION_STRING = {  # of Azure -> of opendal
+_CONNECTION_STRING = {  # Azure's field -> opendal's option
     "AccountName": "account_name",
     "AccountKey": "account_key",
     "SharedAccessSignature": "sas_token",
@@ -311,7 +311,7 @@ def _of_environment(
         if option not in named and not is_secret(option) and option not in ("username", "user"):
             continue
         if is_secret(option) and option in named and not pair_is_whole:
-            continue  # half a pair of keys is nobody's; opendal looks where else it finds them
+            continue  # half a pair of keys is useless; opendal looks for credentials elsewhere
         for variable in _variables(scheme, option):
             if environment.get(variable):
                 yield option, environment[variable]
@@ -333,9 +333,9 @@ def _of_connection_string(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _complete(scheme: str, found: dict[str, str]) -> None:
-    """What opendal insists on and everybody else takes for granted."""
+    """Adds options that opendal requires and other tools take for granted."""
     if scheme == "s3" and "endpoint" in found:
-        found.setdefault("region", "us-east-1")  # other servers than Amazon's seldom have regions, but sign with one
+        found.setdefault("region", "us-east-1")  # servers other than Amazon's rarely have regions, but sign with one
     if scheme == "gcs" and "endpoint" in found and "://" not in found["endpoint"]:
         found["endpoint"] = f"http://{found['endpoint']}"
     if scheme == "azblob" and "endpoint" not in found:

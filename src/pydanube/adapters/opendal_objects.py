@@ -1,7 +1,7 @@
-"""Object storage through opendal: one class for every service it speaks to.
+"""Object storage through opendal: one class for every service that it supports.
 
-Owns time-outs, retries, the number of calls at a time, and the translation of errors. No text that leaves it holds a
-credential: opendal's own errors, which can hold signed URLs, are never passed on.
+Owns timeouts, retries, the number of concurrent calls, and the translation of errors. No text that it returns contains
+a credential: opendal's own errors, which can contain signed URLs, are never passed on.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from pydanube.base.errors import DanubeError, ObjectExists, ObjectMissing, Objec
 from pydanube.base.limits import MIB
 
 CALLS_MAX = 16  # at a time
-CALLS_WAITING_MAX = 1_000  # for their turn; beyond it TierBusy
-CONTROL_SECONDS = 20.0  # one try of stat, delete or a page of a list
-DATA_SECONDS = 60.0  # one try of a read or write: the largest segment at 5 MB/s
-CALL_SECONDS = 150.0  # with all its retries
-LIST_SECONDS = 600.0  # of the same, when there are a thousand pages
+CALLS_WAITING_MAX = 1_000  # for their turn; beyond that, TierBusy
+CONTROL_SECONDS = 20.0  # for one attempt of a stat, a delete or one page of a list
+DATA_SECONDS = 60.0  # for one attempt of a read or write: the largest segment at 5 MB/s
+CALL_SECONDS = 150.0  # for a call with all its retries
+LIST_SECONDS = 600.0  # for a list, which may have a thousand pages
 RETRIES_MAX = 3
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.1, 2.0
-KEY_BYTES_MAX = 900  # with the prefix of the place below the 1,024 of S3
-KEY_STEP_BYTES_MAX = 255  # a step is the name of a file
+KEY_BYTES_MAX = 900  # with the prefix of the location, below the 1,024 of S3
+KEY_STEP_BYTES_MAX = 255  # each part of a key between slashes may become a file name
 READ_BYTES_MAX = 512 * MIB  # in one call
 LISTED_MAX = 1_000_000  # keys in one answer
-CLOSE_SECONDS = 1.0  # for calls under way
+CLOSE_SECONDS = 1.0  # for calls in progress
 LINGER_SECONDS = 0.1  # after the last call: see `_Exit`
-UNFINISHED = ".danube-unfinished"  # folder of files being written, beside the first steps of keys
+UNFINISHED = ".danube-unfinished"  # the folder of files being written, at the root of the location
 
-_TRIES_AGAIN = frozenset({"redis", "memcached"})  # by themselves: their pool tries to connect for ten seconds
+_TRIES_AGAIN = frozenset({"redis", "memcached"})  # they retry themselves: their pool tries to connect for ten seconds
 _TEXT_CHARACTERS_MAX = 300
 _NO_BUCKET = re.compile(
     r"NoSuchBucket|ContainerNotFound|ContainerBeingDeleted|FilesystemNotFound|bucket does not exist", re.IGNORECASE
@@ -62,10 +62,10 @@ _REFUSED = (
 
 
 class OpendalObjects:
-    """`Objects` of the place. It belongs to one event loop."""
+    """The `Objects` port for one location. It belongs to one event loop."""
 
     def __init__(self, place: ObjectsPlace, call_seconds: float = CALL_SECONDS) -> None:
-        """Raises `ObjectsRefused` if opendal cannot even begin; most services are not asked before the first call."""
+        """Raises `ObjectsRefused` if opendal rejects the options; most services are contacted with the first call."""
         self._place = place
         self._call_seconds = call_seconds
         self._secrets = sorted(place.secrets(), key=len, reverse=True)
@@ -80,11 +80,11 @@ class OpendalObjects:
         self._operator = operator
         self._capability = operator.capability()
         self._turns = asyncio.Semaphore(CALLS_MAX)
-        self._calls = 0  # under way or waiting
+        self._calls = 0  # in progress or waiting
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
-        self._swept = False  # left-overs of other processes are removed, or nothing leaves any
+        self._swept = False  # leftovers of other processes have been removed, or the service never has any
         _Exit.prepare()
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class OpendalObjects:
 
     @property
     def creates_atomically(self) -> bool:
-        """Whether the service itself lets one of several creators win. If not, the last one does."""
+        """Whether the service lets only one of several concurrent creators succeed. If not, the last one wins."""
         return self._folder is not None or self._capability.write_with_if_not_exists
 
     @property
@@ -122,7 +122,7 @@ class OpendalObjects:
                 try:
                     return bytes(await self._operator.read(key, offset=start, size=length))
                 except (exceptions.RangeNotSatisfied, exceptions.Unexpected):
-                    # A range beyond the end is an error of many kinds, even if it begins before the end.
+                    # Services report a range beyond the end in many ways, even if it begins before the end.
                     size = await self._size(key)
                     if start + length <= size:
                         raise
@@ -164,20 +164,20 @@ class OpendalObjects:
             await self._operator.delete(key)
 
     async def close(self) -> None:
-        """Waits a moment for calls under way. Afterwards the process may end."""
+        """Waits briefly for calls in progress. Afterwards the process may end."""
         self._closed = True
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._idle.wait()
         except TimeoutError:
-            pass  # they have time-outs of their own
+            pass  # the calls have timeouts of their own
         await asyncio.sleep(_Exit.left())
 
     async def _size(self, key: str) -> int:
         try:
             return int((await self._operator.stat(key)).content_length)
         except exceptions.NotFound:
-            # The answer has no body, which would say that it is not the object but the bucket that is missing.
+            # The answer has no body that could tell a missing bucket from a missing object, so the object is read.
             await self._operator.read(key, offset=0, size=1)
             raise
 
@@ -195,7 +195,7 @@ class OpendalObjects:
 
     @asynccontextmanager
     async def _call(self, operation: str, key: str, seconds: float | None = None) -> AsyncIterator[None]:
-        """Waits for its turn, and lets only typed errors out."""
+        """Waits for a turn, and turns every failure into a typed error."""
         seconds = seconds or self._call_seconds
         if self._closed:
             raise ObjectsFailed(f"{operation} of {key}: object storage is closed")
@@ -233,7 +233,7 @@ class OpendalObjects:
         )
 
     def _scrubbed(self, text: str) -> str:
-        """The message alone, without the context, where URLs and headers are."""
+        """Only the message, without the context, which contains URLs and headers."""
         message, _, rest = text.partition("\n\nContext:")
         source = rest.partition("\n\nBacktrace:")[0].partition("\n\nSource:")[2]
         message = " ".join(f"{message.partition(' => ')[2]} {source}".split())
@@ -243,7 +243,7 @@ class OpendalObjects:
 
 
 def _of_system(error: OSError, operation: str, key: str) -> DanubeError:
-    """Of the calls that put a file under its name."""
+    """The typed error for a system call that places a file under its name."""
     if error.errno == errno.EEXIST and operation == "create":
         return ObjectExists(f"object {key} already exists")
     text = f"{operation} of {key}: {error.strerror}"
@@ -280,10 +280,10 @@ def _check_key(key: str) -> None:
 
 
 class _Exit:
-    """Keeps the end of the process clean.
+    """Lets the process exit cleanly.
 
-    A thread of opendal is still busy with the interpreter for a moment after its last answer has arrived. If the
-    interpreter ends within that moment, the process aborts. So its end waits until the last answer is old enough.
+    A thread of opendal still uses the interpreter for a moment after its last answer has arrived. If the interpreter
+    exits within that moment, the process aborts. So the exit waits until the last answer is old enough.
     """
 
     _last: ClassVar[float] = 0.0

@@ -1,7 +1,8 @@
-"""A file appears under its name whole, once, and durably: written elsewhere first, then linked to its name.
+"""Creates a file under its name completely, only once, and durably: it is written elsewhere, then linked to its name.
 
-opendal has half of each: a file made only if absent is seen while it grows, and one that is written elsewhere first
-replaces what came meanwhile. A hard link does both. All of it blocks: call it in a thread.
+opendal can do only half of this: a file that is created only if absent is visible while it grows, and one that is
+written elsewhere first replaces a file created in the meantime. A hard link does both. All of it blocks, so call it in
+a thread.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pydanube.adapters.syncing import sync_path
 from pydanube.base.limits import MIB
 
 PIECE_BYTES = 1 * MIB
-LEFT_OVER_SECONDS = 24 * 3_600.0  # no upload takes so long; what is older was left by a process that died
+LEFT_OVER_SECONDS = 24 * 3_600.0  # no upload takes this long; anything older was left by a process that died
 
 
 def place(unfinished: Path, name: Path, root: Path) -> None:
-    """Raises `FileExistsError` if the name is taken. The file's bytes are on disk already; its name is, afterwards."""
+    """Links the file to its name, durably; its bytes are already on disk. `FileExistsError` if the name is taken."""
     made = _make_folders(name.parent, root)
     os.link(unfinished, name)
     for folder in (name.parent, *made):
@@ -28,7 +29,7 @@ def place(unfinished: Path, name: Path, root: Path) -> None:
 
 
 def write_gently(unfinished: Path, data: bytes) -> None:
-    """On disk when it returns, piece by piece: whoever syncs a little on the same disk waits for one piece at most."""
+    """Writes and syncs piece by piece, so that other syncs on the same disk wait for one piece at most."""
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -41,7 +42,7 @@ def write_gently(unfinished: Path, data: bytes) -> None:
 
 
 def remove_left_overs(folder: Path, now: float | None = None) -> None:
-    """Of processes that died while they wrote."""
+    """Removes files left by processes that died while writing."""
     oldest = (time.time() if now is None else now) - LEFT_OVER_SECONDS
     try:
         files = [Path(entry.path) for entry in os.scandir(folder) if entry.stat().st_mtime < oldest]
@@ -52,7 +53,7 @@ def remove_left_overs(folder: Path, now: float | None = None) -> None:
 
 
 def _make_folders(folder: Path, root: Path) -> list[Path]:
-    """Also the folders that hold the new ones, up to the root: their names must be durable too."""
+    """Creates the folders, and returns those to sync, up to the root: the names of the folders must be durable too."""
     holders: list[Path] = []
     missing = folder
     while missing != root and not missing.is_dir():
@@ -60,6 +61,6 @@ def _make_folders(folder: Path, root: Path) -> list[Path]:
         missing = missing.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:  # not the name itself is taken, but that of a folder on the way
+    except FileExistsError as error:  # a file has the name of one of the folders
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from None
     return holders

@@ -1,7 +1,7 @@
-"""The disk port on a real directory: a few threads that make the system calls, each operation in one hop.
+"""The disk port on a real directory: a few threads make the system calls, with one hop to a thread per operation.
 
-Threads exist here and nowhere above. A file is closed only when nothing is under way on it, so that a descriptor is
-never reused beneath a late write.
+No layer above this one has threads. A file is closed only when no operation is in progress on it, so that a late write
+can never hit a descriptor that was reused.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pydanube.base.errors import DanubeError, DirectoryInUse, DiskFailed, DiskFu
 from pydanube.ports.disk import DiskFile
 
 PARTS_PER_CALL_MAX = 1000  # below IOV_MAX, 1024 on Linux
-LOCK_TEXT_BYTES_MAX = 1000  # of the lock file, read to name the holder
+LOCK_TEXT_BYTES_MAX = 1000  # read from the lock file to name the holder
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 CANNOT_RESERVE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
 class PosixFile:
-    """An open file. Its descriptor lives until `close` was asked for and the last operation is over."""
+    """An open file. Its descriptor is closed after `close` was called and the last operation has finished."""
 
     def __init__(self, disk: PosixDisk, name: str, descriptor: int) -> None:
         self._disk = disk
@@ -77,11 +77,11 @@ class PosixFile:
 
 
 class PosixDisk:
-    """One directory; `close` ends its threads when the last operation is over."""
+    """One directory. `close` ends its threads when the last operation has finished."""
 
     def __init__(self, path: str | os.PathLike[str], loop_threads: int = 4) -> None:
         self._path = os.fspath(path)
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # a hop of 70 µs; an executor takes 200
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # a hop takes 70 µs; with an executor, 200
         self._threads = [Thread(target=self._serve, name="danube-disk", daemon=True) for _ in range(loop_threads)]
         self._closed = False
         for thread in self._threads:
@@ -135,7 +135,7 @@ class PosixDisk:
         return self.submit("measure", "the directory", _free_bytes, self._path)
 
     def close(self) -> None:
-        """Waits for what is under way, gives the lock back and ends the threads."""
+        """Waits for operations in progress, releases the lock and ends the threads."""
         self._closed = True
         for _ in self._threads:
             self._work.put(None)
@@ -144,7 +144,7 @@ class PosixDisk:
         self._release_lock()
 
     def _serve(self) -> None:
-        """One thread: takes work until there is none for good."""
+        """One thread: works until the disk is closed."""
         while (work := self._work.get()) is not None:
             work()
 
@@ -158,15 +158,15 @@ class PosixDisk:
         made: Callable[[int], PosixFile] | None = None,
         future: Future[Any] | None = None,
     ) -> Future[Any]:
-        """Calls the function in a thread. On the loop, `finished` follows even if nobody waits for the result any more,
-        and `made` turns a new descriptor into a file."""
+        """Calls the function in a thread. Then, on the loop, `finished` is called even if the result is no longer
+        awaited, and `made` turns a new descriptor into a file."""
         loop = asyncio.get_running_loop()
         result: Future[Any] = loop.create_future() if future is None else future
 
         def deliver(value: Any, error: Exception | None) -> None:
             if finished is not None:
                 finished()
-            if result.done():  # cancelled; the operation happened all the same
+            if result.done():  # it was cancelled, but the operation has happened
                 if made is not None and error is None:
                     os.close(value)
             elif error is not None:
@@ -183,7 +183,7 @@ class PosixDisk:
                 raised = _translated(error, what, name, self._path)
             except Exception as error:
                 raised = error
-            with contextlib.suppress(RuntimeError):  # the loop was closed under its last operations
+            with contextlib.suppress(RuntimeError):  # the loop was closed before its last operations finished
                 loop.call_soon_threadsafe(deliver, value, raised)
 
         if self._closed:
@@ -214,18 +214,18 @@ class PosixDisk:
     def _release_lock(self) -> None:
         descriptor, self._lock = self._lock, None
         if descriptor is not None:
-            os.close(descriptor)  # which ends the lock; the file stays, as removing it would race with the next taker
+            os.close(descriptor)  # releases the lock; the file stays, as removing it would race with the next owner
 
 
 def _sign(descriptor: int, text: bytes) -> None:
-    """Tells others who holds the lock. On a full disk nobody is told: the lock itself needs no room."""
+    """Writes who holds the lock into its file. A full disk is ignored: the lock itself needs no space."""
     try:
         os.pwrite(descriptor, text, 0)
         os.ftruncate(descriptor, len(text))
     except OSError as error:
         if error.errno not in FULL:
             raise
-        os.ftruncate(descriptor, 0)  # it named the holder before
+        os.ftruncate(descriptor, 0)  # it still names the previous holder
 
 
 def _translated(error: OSError, what: str, name: str, path: str) -> DanubeError:
@@ -263,7 +263,7 @@ def _write(descriptor: int, position: int, parts: Sequence[bytes], sync: bool) -
         some = parts[first : first + PARTS_PER_CALL_MAX]
         wanted = sum(map(len, some))
         written = os.pwritev(descriptor, some, position)
-        if written < wanted:  # rare: the disk is nearly full, or a signal came
+        if written < wanted:  # rare: the disk is nearly full, or a signal interrupted the call
             _write_rest(descriptor, position + written, b"".join(some)[written:])
         position += wanted
     if sync:
@@ -304,13 +304,14 @@ def _make(path: str) -> None:
 
 
 def _sync_parents(path: str) -> None:
-    """Up to where the file system is mounted: an earlier process may have made any of them and ended before that."""
+    """Syncs all parents up to the mount point: an earlier process may have created any of them and ended before its
+    sync."""
     above = os.path.realpath(path)
     while not os.path.ismount(above):
         above = os.path.dirname(above)
         try:
             sync_path(above)
-        except PermissionError:  # not ours to read, so not made by us
+        except PermissionError:  # a directory that we may not read was not created by us
             return
 
 

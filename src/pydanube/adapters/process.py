@@ -1,4 +1,4 @@
-"""What happens to the process as a whole, told to those whom it concerns: a fork, and its end."""
+"""Events of the whole process, passed on to the objects that registered for them: a fork, and the exit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from weakref import WeakSet
 
 class Concerned(Protocol):
     def forked(self) -> None:
-        """This is the child: sockets and threads are the parent's."""
+        """Called in the child after a fork: sockets and threads belong to the parent."""
         ...
 
     def left_open(self) -> None:
-        """The process ends."""
+        """Called when the process exits."""
         ...
 
 
@@ -22,7 +22,7 @@ _concerned: WeakSet[Concerned] = WeakSet()
 
 
 def tell(concerned: Concerned) -> None:
-    """Of forks and of the end, while it lives."""
+    """Registers an object, which hears of forks and of the exit for as long as it exists."""
     _concerned.add(concerned)
 
 

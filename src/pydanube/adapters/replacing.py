@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all: written under a name of its own, and moved when it is done."""
+"""A file that appears complete or not at all: it is written under another name, and renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import IO
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """The file to write to. It is made again, beside `path`: nothing that lies there is opened, nor a link followed."""
+    """A new file to write to, in the folder of `path`. What exists at `path` is not opened, nor a link followed."""
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part", delete=False) as file:
         try:
             yield file
             file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())  # as of any new file, not as of a temporary one
+            os.fchmod(file.fileno(), 0o666 & ~_umask())  # the mode of an ordinary new file, not of a temporary one
             os.replace(file.name, path)
         except BaseException:
             with suppress(OSError):
@@ -26,7 +26,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _umask() -> int:
-    """It can only be read by setting it."""
+    """The umask, which can be read only by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""The clock and the randomness of the machine."""
+"""The machine's clock and randomness."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 class SystemClock:
     def monotonic(self) -> float:
-        """Goes on while the machine is suspended, where the system has such a clock: waking up is not a jump."""
+        """Continues while the machine is suspended, if the system has such a clock, so that waking up is not a jump."""
         return time.clock_gettime(_STEADY)
 
     def wall(self) -> int:

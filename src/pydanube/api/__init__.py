@@ -1,1 +1,1 @@
-"""The faces of the broker. They translate bytes into calls of `broker/door/` and back, and never decide."""
+"""The faces of the broker. They translate bytes into calls of the door (`broker/door`) and back, and decide nothing."""

@@ -11,7 +11,7 @@ from pydanube.wire.objects import Object
 
 
 async def forget(data_dir: Path, *, accept: bool) -> Object:
-    """What is lost with the storage node that is gone, by topic; with `accept` the metadata has forgotten it."""
+    """What is lost, by topic, with a storage node that is gone; with `accept`, the metadata forgets the node."""
     for_metadata, for_node = PosixDisk(data_dir / "metadata"), PosixDisk(data_dir / "node")
     try:
         node, topics = await forget_node(for_metadata, for_node, SystemRandomness(), accept=accept)

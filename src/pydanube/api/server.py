@@ -48,8 +48,8 @@ __all__ = [
     "write_ready_file",
 ]
 log = logging.getLogger(__name__)
-CONNECTIONS_FEW = 5_000  # below it, that the system allows no more is worth a warning
-STOP_SECONDS = 8  # from the signal; supervisors kill after ten. What is not durable by then was never promised
+CONNECTIONS_FEW = 5_000  # if the system allows fewer, a warning is logged
+STOP_SECONDS = 8  # after the signal; supervisors kill after ten. What is not durable by then was never promised
 UNCLEAN = 1  # exit status
 
 
@@ -59,9 +59,9 @@ class Server:
 
     settings: StandaloneSettings
     address: tuple[str, int] = ("", 0)
-    clock: Clock | None = None  # the machine's, unless a test has its own
+    clock: Clock | None = None  # the system clock, unless a test passes its own
     admin_address: tuple[str, int] | None = None
-    loaded: Loaded | None = None  # what it was started with; a program that starts one need not say
+    loaded: Loaded | None = None  # the loaded configuration; optional for programs that start a broker themselves
 
     async def start(self) -> tuple[str, int]:
         chosen = self.settings
@@ -91,7 +91,7 @@ class Server:
         return self.address
 
     def _hosts(self) -> frozenset[str] | None:
-        """By which HTTP may be asked for. With TLS a browser sees by the certificate whose name it is."""
+        """The host names that HTTP requests may use; None for any. With TLS, the certificate already shows the name."""
         chosen = self.settings
         if chosen.certificate is not None:
             return None
@@ -127,7 +127,7 @@ class Server:
             log.warning("the admin services are not available: %s", _not_bound("admin_listen", chosen, error))
 
     def _grpc_urls(self) -> tuple[str, str]:
-        """Where clients reach the broker, and where those do that manage it."""
+        """The URL for clients, and the URL for management."""
         scheme = "https" if self.settings.certificate else "http"
         here = self._advertised
         admin = here if self.admin_address is None else str(HostPort(*self.admin_address))
@@ -143,23 +143,23 @@ class Server:
         return f"danube{'s' if self.settings.certificate else ''}://{HostPort(*self.address)}"
 
     def load(self) -> None:
-        """What would otherwise be loaded with the first connection that needs it, while others wait."""
+        """Imports what the first connection would otherwise import while others wait."""
         self._grpc.services  # noqa: B018 - loads them
 
     def reload(self) -> None:
-        """Reads a certificate that has changed; nothing else changes without a restart."""
+        """Reads the certificate again if it has changed; any other change needs a restart."""
         if self._certificate is not None:
             self._certificate.refresh()
 
     def time_moved(self) -> None:
-        """The clock was moved by hand: what is due now need not wait for its timer."""
+        """Called when a test has moved the clock: does everything that has become due."""
         self._broker.door.time_moved()
 
     def _describe(self) -> Object:
         return {"version": __version__, "url": self.url, "address": self._advertised}
 
     def _in_force(self) -> Object:
-        """By the names of the settings. None of them is a secret: a key is named by its path."""
+        """The settings in force, by name. None of them is a secret: a key is given by its path."""
         chosen, door = self.settings, self._broker.door
         certificate, key = map(str, chosen.certificate) if chosen.certificate is not None else (None, None)
         return {
@@ -182,7 +182,7 @@ class Server:
         }
 
     def _objects_in_force(self) -> Object:
-        """The place as it may be shown. Options are those that were said; what the environment adds may be secret."""
+        """Object storage without secrets: only configured options, because those of the environment may be secret."""
         objects = self.settings.objects
         tier = TierSettings() if objects is None else objects.tier
         return {
@@ -197,7 +197,7 @@ class Server:
         }
 
     def _as_loaded(self) -> Object:
-        """What concerns the process alone, and where each setting comes from."""
+        """The settings of the process itself, and where each setting comes from."""
         if self.loaded is None:
             return {"origins": {}}
         config, origins = self.loaded
@@ -227,7 +227,7 @@ class Server:
         return await page.text()
 
     async def stop(self) -> None:
-        """No new work, what was taken becomes durable, everything is closed."""
+        """Accepts no new work, makes everything accepted durable, and closes everything."""
         self._watch.stop()
         await asyncio.gather(self._listener.stop(), self._admin.stop())
         await self._broker.close()
@@ -237,13 +237,13 @@ def _not_bound(setting: str, address: HostPort, error: OSError) -> ConfigInvalid
     flag = settings()[setting].flag
     if error.errno == errno.EADDRINUSE:
         return ConfigInvalid(f"{address} is already in use by another program; choose another {flag}")
-    known = error.errno is not None and error.errno > 0  # else it is a resolver's
+    known = error.errno is not None and error.errno > 0  # otherwise it comes from the resolver
     why = os.strerror(error.errno or 0) if known else error.strerror
     return ConfigInvalid(f"{flag} is {address}, which could not be bound: {why}")
 
 
 def write_ready_file(path: Path, address: tuple[str, int], admin_address: tuple[str, int] | None = None) -> None:
-    """Atomically, once it serves."""
+    """Writes the file atomically; called once the broker serves."""
     admin = None if admin_address is None else str(HostPort(*admin_address))
     ready = {"listen": str(HostPort(*address)), "admin_listen": admin, "pid": os.getpid()}
     with replacing(path) as file:
@@ -251,7 +251,7 @@ def write_ready_file(path: Path, address: tuple[str, int], admin_address: tuple[
 
 
 async def serve(loaded: Loaded) -> None:
-    """Until SIGTERM or SIGINT. SIGHUP reloads."""
+    """Runs a broker until SIGTERM or SIGINT. SIGHUP reloads."""
     config = loaded.config
     server = Server(_standalone(config, raise_file_limit()), loaded=loaded)
     stopped = asyncio.Event()
@@ -272,7 +272,7 @@ async def serve(loaded: Loaded) -> None:
 
 
 def _begin_to_stop(stopped: asyncio.Event) -> None:
-    """The time runs from here; an alarm interrupts even a loop that is too busy for its timers."""
+    """Starts the time limit of a stop. An alarm interrupts even a loop that is too busy for its timers."""
     if not stopped.is_set():
         stopped.set()
         signal.signal(signal.SIGALRM, _give_up)
@@ -286,10 +286,11 @@ def _give_up(*_: object) -> None:
 
 
 def collect_seldom() -> None:
-    """Little here is garbage in cycles, and looking for it among all that ten thousand topics hold takes long.
+    """Makes garbage collection rare. Few objects here are in cycles, and searching all objects of ten thousand topics
+    takes long.
 
-    So everything is looked at as seldom as can be. What is new is looked at in small portions, as the loop stands still
-    meanwhile: two thousand objects take a fraction of a millisecond.
+    Full collections are therefore as rare as possible. New objects are examined in small portions, because the loop
+    stands still meanwhile: two thousand objects take a fraction of a millisecond.
     """
     gc.collect()
     gc.freeze()
@@ -297,7 +298,7 @@ def collect_seldom() -> None:
 
 
 def raise_file_limit() -> int:
-    """Every connection is a file: as many as the system lets this process have."""
+    """Raises the limit on open files as far as the system allows, because every connection is a file."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most

@@ -186,7 +186,7 @@ class Engine(ABC, Generic[M]):
     @property
     @abstractmethod
     def stopped(self) -> int:
-        """How many waiting messages nobody receives until a message that failed too often is dealt with."""
+        """How many waiting messages are held back until a message that failed too often is dealt with."""
 
     @property
     @abstractmethod

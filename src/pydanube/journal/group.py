@@ -1,9 +1,9 @@
 """The bytes of a journal file: a file header, then groups, each one group commit. Pure encoding and checking.
 
 A group is a header, a directory (one fixed record per entry), the batches themselves, padding, and a trailer that names
-the ledgers again with their highest offsets, so that damage to either end still tells what it concerns. Both ends of a
-group of one block are lost together, so the next group repeats its names. The directory carries each batch's own
-checksum, so a group is sealed without touching the batches. See docs/internals/journal.md.
+the ledgers again with their highest offsets, so that the affected ledgers are still known if either end is damaged. A
+group of one block loses both ends together, so the next group repeats its names. The directory carries each batch's
+own checksum, so a group is sealed without touching the batches. See docs/internals/journal.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GROUP_MAGIC = b"DJG2"
 TRAILER_MAGIC = b"DJT2"
 
 _FILE = struct.Struct("<4sIQQ16sQQIIQQ")  # magic, crc, then `FileHeader`, with a number in place of the sources
-SOURCES_MAX = 64  # files that one copy may take over
+SOURCES_MAX = 64  # files that one copy may replace
 _GROUP = struct.Struct("<4sIQQQIIIIIIII")
 _ENTRY = struct.Struct("<QqqIIIB3x")
 _TRAILER = struct.Struct("<QQQIII4sI")
@@ -32,17 +32,17 @@ GROUP_HEADER_BYTES = _GROUP.size
 ENTRY_BYTES = _ENTRY.size
 TRAILER_BYTES = _TRAILER.size
 NAME_BYTES = _NAME.size
-_BATCH_BYTES_MIN = 96  # stamp and header: messages that are null throughout take no more
+_BATCH_BYTES_MIN = 96  # stamp and header: messages in which everything is null take no more
 FILE_START_BYTES = BLOCK_BYTES + GROUP_HEADER_BYTES
 NO_PREVIOUS = 0
-CHECKPOINTS = 2  # groups at the start of a journal file that say the same: no one damaged block costs the table
+CHECKPOINTS = 2  # equal groups at the start of a journal file, so that one damaged block does not lose the table
 
 pack_entry = _ENTRY.pack
 iter_entries = _ENTRY.iter_unpack
 
 
 class EntryKind(IntEnum):
-    """What a directory entry says. `a` and `b` are its two numbers."""
+    """What a directory entry records. `a` and `b` are its two numbers."""
 
     APPEND = 1  # a = base offset, b = last confirmed; the batch follows in the body
     CREATE = 2  # a = epoch, b = durability code
@@ -51,26 +51,26 @@ class EntryKind(IntEnum):
     DELETE = 5
     RESERVE = 6  # a = offsets below it may have been acknowledged
     KEPT = 7  # a = number of the data directory that holds copied-out entries
-    QUARANTINE = 8  # a = 1: no catalogue knows the ledger; 0: one does again
-    DAMAGED = 9  # some of it cannot be read here, and nobody can tell where it ended
+    QUARANTINE = 8  # a = 1: the catalogue does not know the ledger; 0: it knows it again
+    DAMAGED = 9  # some of the ledger cannot be read here, and it is unknown where it ended
 
 
 class GroupKind(IntEnum):
     ENTRIES = 0
-    CHECKPOINT = 1  # the body is the ledger table as of here
-    MARK = 2  # nothing but `synced_through`: covers the group before it
+    CHECKPOINT = 1  # the body is the ledger table at this point
+    MARK = 2  # has nothing but `synced_through`, which covers the group before it
 
 
 class FileHeader(NamedTuple):
     generation: int
     salt: int  # random; every group repeats it, so that no payload can pose as a group of this file
     identity: NodeIdentity
-    previous: int  # generation of the file before, NO_PREVIOUS if none
-    previous_end: int  # where its valid part ends: everything before was synced, everything after is cut
-    forgetful: bool  # an unreadable group may have made ledgers that no checkpoint names
-    sources: tuple[int, ...] = ()  # of a kept file: generations of the files it takes over from
-    capacity: int = 0  # of a journal file: bytes set aside before it got its name; if it is shorter, it was cut
-    boots: int = 0  # starts of the node up to then: a `node` file that has counted fewer is an old one
+    previous: int  # generation of the previous file, NO_PREVIOUS if there is none
+    previous_end: int  # where its valid part ends: everything before that was synced, everything after is cut off
+    forgetful: bool  # an unreadable group may have created ledgers that no checkpoint names
+    sources: tuple[int, ...] = ()  # of a kept file: generations of the files whose entries it holds
+    capacity: int = 0  # of a journal file: bytes reserved before it got its name; a shorter file was truncated
+    boots: int = 0  # starts of the node so far: a `node` file with a lower count is out of date
 
 
 class Entry(NamedTuple):
@@ -88,7 +88,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupHead:
-    """A group header whose own checksum held."""
+    """A group header whose checksum was correct."""
 
     salt: int
     number: int
@@ -96,7 +96,7 @@ class GroupHead:
     entries: int
     body_bytes: int
     ledgers: int
-    told: int  # names of the group before, and 1; 0 if they are not told
+    told: int  # one more than the number of names repeated for the previous group; 0 if it repeats none
     length: int
     kind: GroupKind
     directory_crc: int
@@ -111,7 +111,7 @@ class GroupHead:
         return GROUP_HEADER_BYTES + self.directory_bytes
 
 
-Names = Mapping[LedgerId, int]  # ledgers of a group and the highest offset it has of each; NO_OFFSET for none
+Names = Mapping[LedgerId, int]  # ledgers of a group with the highest offset of each in it; NO_OFFSET if it has none
 NOBODY: Names = {}
 
 
@@ -120,7 +120,7 @@ class Trailer(NamedTuple):
     synced_through: int
     length: int  # of the whole group
     ledgers: Names
-    prior: Names | None  # of the group before, if that has one block
+    prior: Names | None  # names of the previous group, if that group has only one block
 
 
 def blocks(length: int) -> int:
@@ -129,17 +129,17 @@ def blocks(length: int) -> int:
 
 
 def group_length(entries: int, names: int, body_bytes: int) -> int:
-    """`names` are those of its own ledgers and of the group before."""
+    """Bytes of a group. `names` counts those of its own ledgers and those repeated for the previous group."""
     return blocks(GROUP_HEADER_BYTES + entries * ENTRY_BYTES + body_bytes + names * NAME_BYTES + TRAILER_BYTES)
 
 
 def messages_max(length: int) -> int:
-    """How many messages groups of so many bytes can have held."""
+    """The most messages that groups of `length` bytes can have held."""
     return -(-length // (ENTRY_BYTES + _BATCH_BYTES_MIN)) * BATCH_MESSAGES_MAX
 
 
 def names_of(entries: Sequence[Entry]) -> dict[LedgerId, int]:
-    """As a trailer tells them."""
+    """The ledgers of a group, as its trailer lists them."""
     names: dict[LedgerId, int] = {}
     for entry in entries:
         last = entry.a + entry.messages - 1 if entry.kind == EntryKind.APPEND else NO_OFFSET
@@ -156,7 +156,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(block: bytes) -> FileHeader | None:
-    """None if the block is not a whole, undamaged file header."""
+    """The file header in `block`; None if it is incomplete or damaged."""
     if len(block) != BLOCK_BYTES:
         return None
     magic, crc, generation, salt, name, previous, previous_end, flags, count, *numbers = _FILE.unpack_from(block)
@@ -168,9 +168,9 @@ def decode_file_header(block: bytes) -> FileHeader | None:
 
 
 def decode_file_start(start: bytes, generation: int) -> tuple[FileHeader | None, int]:
-    """Header and salt of the file with that number, from its first `FILE_START_BYTES`.
+    """The header and the salt of the file with this generation, from its first `FILE_START_BYTES`.
 
-    The header is None if it is damaged or another file's; the first group knows the salt too.
+    The header is None if it is damaged or belongs to another file; the first group has the salt as well.
     """
     header = decode_file_header(start[:BLOCK_BYTES])
     if header is None or header.generation != generation:
@@ -207,7 +207,7 @@ def encode_group(
 
 
 def decode_group_head(data: bytes, salt: int) -> GroupHead | None:
-    """None if `data` does not start with an undamaged group header of the file with this salt."""
+    """The group header at the start of `data`; None if it is damaged or not of the file with this salt."""
     if len(data) < GROUP_HEADER_BYTES:
         return None
     fields = _GROUP.unpack_from(data)

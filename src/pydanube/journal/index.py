@@ -1,7 +1,7 @@
-"""Where the entries of each ledger lie in one journal file: runs of offsets and the block their group starts at.
+"""Where the entries of each ledger are in one journal file: runs of offsets, and the block where their group starts.
 
-Derived data: it is rebuilt by a scan whenever its own file is missing or damaged. One run per ledger and group, so the
-cost does not grow with the number of messages.
+An index is derived data: a scan rebuilds it when its own file is missing or damaged. It has one run for each ledger and
+group, so its cost does not grow with the number of messages.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _HEAD = struct.Struct("<4sIQQQI4x")  # magic, crc, generation, salt, end of the 
 _LEDGER = struct.Struct("<QqQI4x")  # ledger, confirmed, bytes, runs
 _MAGIC = b"DJI2"
 _RUN_BYTES = 20
-_LEDGER_BYTES = 500  # of memory, measured: an entry of a dict and three arrays
-if sys.byteorder != "little":  # pragma: no cover - arrays are written as they lie in memory
+_LEDGER_BYTES = 500  # measured memory of one ledger: an entry of a dict and three arrays
+if sys.byteorder != "little":  # pragma: no cover - arrays are written as they are in memory
     raise ImportError("Danube's storage files need a little-endian machine")
 
 
@@ -45,7 +45,7 @@ class Runs:
             self.lasts.append(last)
             self.blocks.append(block)
             return
-        at = bisect_right(self.firsts, first)  # late or recovered entries fall behind what came first
+        at = bisect_right(self.firsts, first)  # late or recovered entries may have lower offsets than earlier ones
         self.firsts.insert(at, first)
         self.lasts.insert(at, last)
         self.blocks.insert(at, block)
@@ -61,7 +61,7 @@ class Runs:
         return self.firsts[at] if at < len(self.firsts) else None
 
     def behind(self, offset: int) -> int:
-        """One after the run that holds `offset`."""
+        """The offset after the run that holds `offset`."""
         return self.lasts[bisect_right(self.firsts, offset) - 1] + 1
 
 
@@ -93,7 +93,7 @@ class FileIndex:
 
     @property
     def size(self) -> int:
-        """Bytes it takes in memory, about."""
+        """About how many bytes it takes in memory."""
         return sum(_LEDGER_BYTES + _RUN_BYTES * len(runs.firsts) for runs in self.ledgers.values())
 
     def summaries(self) -> Iterator[Summary]:
@@ -112,7 +112,7 @@ class FileIndex:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the node remembers of one ledger in one closed file without loading the file's index."""
+    """What the node knows about one ledger in one closed file without loading the file's index."""
 
     ledger: LedgerId
     first: int
@@ -122,9 +122,9 @@ class Summary:
 
 
 def decode_index(data: bytes, generation: int, salt: int) -> tuple[FileIndex, int] | None:
-    """The index and the end of the file's valid part; None if it is damaged or another file's.
+    """The index and the end of the file's valid part; None if it is damaged or belongs to another file.
 
-    Numbers may repeat, from node to node and in backups: the salt says that it is of this very file.
+    Generations repeat between nodes and in backups; only the salt shows that the index belongs to this file.
     """
     if len(data) < _HEAD.size:
         return None

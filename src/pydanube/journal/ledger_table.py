@@ -1,7 +1,7 @@
-"""What one storage node knows of each ledger: who may append, where it ends. Decide, log, replay.
+"""What one storage node knows about each ledger: who may append, and where it ends. Decide, log, replay.
 
 `decide_*` only reads and returns the records to log; `replay` is the only writer. The checkpoint at the start of each
-journal file is this table, so older files can go in any order.
+journal file is this table, so older files can be removed in any order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Control(NamedTuple):
 
 @dataclass(slots=True)
 class Ledger:
-    """One ledger on one node. `epoch` made it; `fence` is the newest that fenced it, 0 if none did."""
+    """One ledger on one node. `epoch` created it; `fence` is the newest epoch that fenced it, 0 if none did."""
 
     id: LedgerId
     epoch: Epoch
@@ -53,16 +53,14 @@ class Ledger:
     fence: Epoch = Epoch(0)
     sealed: int = NO_OFFSET  # the decided end, once sealed
     queued: int = NO_OFFSET  # highest offset handed to the journal
-    held: int = NO_OFFSET  # highest offset that is as durable as the ledger asks
+    held: int = NO_OFFSET  # highest offset that is as durable as the ledger requires
     confirmed: int = NO_OFFSET
     reserved: int = 0
-    refused: int = NOTHING_REFUSED  # lowest offset that came when the node was busy: no higher one may be taken first
+    refused: int = NOTHING_REFUSED  # lowest offset refused because the node was busy: no higher one is accepted first
     homes: int = 0  # bit n: data directory n holds copied-out entries
-    lost_through: int = NO_OFFSET  # what is not found up to here may have been damaged; OFFSET_MAX: nobody can tell
-    unsure: bool = (
-        False  # nobody can tell what was lost: stored, for the end may be decided when the damage is long gone
-    )
-    away: bool = False  # some of it may be on a disk that is not there; not stored, for the disk may come back
+    lost_through: int = NO_OFFSET  # entries missing up to here may have been damaged; OFFSET_MAX: extent unknown
+    unsure: bool = False  # it is unknown what was lost; stored, because the damaged file may be gone before the seal
+    away: bool = False  # some of it may be on a missing disk; not stored, because the disk may come back
     quarantined: bool = False
     deleted: bool = False
     extents: array[int] = field(default_factory=lambda: array("q"))  # see `add_extent`
@@ -70,28 +68,28 @@ class Ledger:
 
     @property
     def incomplete(self) -> bool:
-        """Some of it cannot be read here: its maker adds nothing, but continues in a new ledger."""
+        """Some of it cannot be read here, so its creator appends no more and continues in a new ledger."""
         return self.lost_through > NO_OFFSET or self.away
 
     def may_have_lost(self, offset: int) -> bool:
-        """Whether the entry may have been here though it is not found: then its absence proves nothing."""
+        """Whether the entry may have been stored here although it is not found, so that its absence proves nothing."""
         return offset <= self.lost_through or self.away
 
     def lose(self, through: int) -> None:
-        """Something up to `through` is damaged. If the end is decided, nothing was behind it."""
+        """Records that something up to `through` is damaged. In a sealed ledger, nothing was lost beyond its end."""
         if self.state == SEALED:
             through = min(through, self.sealed)
         self.unsure = self.unsure or through == OFFSET_MAX
         self.lost_through, self._packed = max(self.lost_through, through), b""
 
     def admits(self, epoch: int) -> bool:
-        """Who may append: the maker while it is open and whole, the newest fencer until it is sealed."""
+        """Whether `epoch` may append: its creator while it is open and complete, the newest fencer until the seal."""
         if self.state == OPEN:
             return epoch == self.epoch and not self.incomplete
         return self.state == FENCED and epoch == self.fence and not self.away
 
     def takes(self, offset: int, *, room: bool) -> bool:
-        """Whether the node is free for the entry at `offset`; once it was not, later ones wait for that very entry."""
+        """Whether the node accepts the entry at `offset`; after a refusal, later ones wait for the refused entry."""
         if not room or offset > self.refused:
             self.refused = min(self.refused, offset)
             return False
@@ -100,7 +98,7 @@ class Ledger:
         return True
 
     def add_extent(self, generation: int, first: int, last: int, size: int) -> None:
-        """File `generation` holds offsets within [first, last]. Four numbers a file: there may be many files."""
+        """Notes that file `generation` holds offsets within [first, last], in four numbers: there may be many files."""
         self.extents.extend((generation, first, last, size))
         self.queued = max(self.queued, last)
         self.held = max(self.held, last)
@@ -122,7 +120,7 @@ class Ledger:
         return [found[at] for at in places if found[at + 1] <= last and first <= found[at + 2]]
 
     def close(self) -> None:
-        """No more appends by the epoch that made it: a write failed, or the node restarted."""
+        """Ends appends by the epoch that created it: a write failed, or the node restarted."""
         if self.state == OPEN:
             self.state, self._packed = FENCED, b""
 
@@ -148,9 +146,9 @@ class LedgerTable:
 
     def __init__(self) -> None:
         self._ledgers: dict[LedgerId, Ledger] = {}
-        self.forgetful = False  # an unreadable group may have made, fenced or deleted ledgers that are not here
-        self.born_later = NUMBER_MAX  # ledgers of this number and above were made since: nothing of them is forgotten
-        self.unknown = 0  # messages that unreadable groups may have held of any ledger
+        self.forgetful = False  # an unreadable group may have created, fenced or deleted ledgers that are not here
+        self.born_later = NUMBER_MAX  # ledgers from this number on were created later: nothing of them is forgotten
+        self.unknown = 0  # messages of any ledger that unreadable groups may have held
 
     def __iter__(self) -> Iterator[Ledger]:
         return iter(self._ledgers.values())
@@ -226,7 +224,7 @@ class LedgerTable:
         found = self._ledgers.get(ledger)
         if found is None:
             if kind != EntryKind.FENCE:
-                return  # deleted since
+                return  # it was deleted in the meantime
             found = self._ledgers[ledger] = Ledger(ledger, Epoch(0), FSYNC)
         found._packed = b""
         match kind:
@@ -247,7 +245,7 @@ class LedgerTable:
                 found.lose(OFFSET_MAX)
 
     def close_all(self) -> None:
-        """A restart: no ledger is ever reopened for writing."""
+        """Called at a restart: no ledger is ever reopened for writing."""
         for ledger in self._ledgers.values():
             ledger.close()
 
@@ -259,7 +257,7 @@ class LedgerTable:
         return len(self._ledgers) * _RECORD.size
 
     def load_checkpoint(self, body: bytes) -> None:
-        """Takes over the table as of a checkpoint; what the indexes told stays."""
+        """Replaces the table with that of a checkpoint; what was learned from the indexes stays."""
         before = self._ledgers
         self._ledgers = {}
         for ledger, epoch, fence, sealed, reserved, homes, state, durability, flags in _RECORD.iter_unpack(body):
@@ -289,7 +287,7 @@ class LedgerTable:
 
 
 def _check_numbers(ledger: int, epoch: int) -> None:
-    """Before anything is logged: a number that does not fit its field would stop the whole journal."""
+    """Checks before anything is logged: a number that does not fit its field would stop the whole journal."""
     if not 0 <= ledger <= NUMBER_MAX or not 0 < epoch <= NUMBER_MAX:
         raise ArgumentInvalid(f"ledger number {ledger} or epoch {epoch} is out of range")
 

@@ -1,8 +1,8 @@
-"""Reads a journal file back: accepts what is whole, cuts a torn tail, names whom a damaged middle concerns.
+"""Reads a journal file back: accepts what is intact, cuts a torn tail, and names the ledgers of a damaged middle.
 
 Sans-IO: `scan_file` is a generator that yields (position, length) and is sent the bytes. Damage at or below a later
 group's `synced_through`, or before the end that the next file recorded, was durable once: that is a damaged middle.
-Anything else that does not check is a torn tail, which was never acknowledged.
+Anything else whose checksum is wrong is a torn tail, which was never acknowledged.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from pydanube.journal.ledger_table import Control, checkpoint_ok
 from pydanube.wire.intact import is_intact
 
 CHUNK_BYTES = 4 * MIB
-TRAILER_BYTES_READ = 17 * BLOCK_BYTES  # as many names as a group may have, and those of the group before
-KEPT_BYTES_MAX = 8192 * MIB  # assumed of a kept file whose end is missing: nothing says how long it was
+TRAILER_BYTES_READ = 17 * BLOCK_BYTES  # the most names that a group may have, and those of the previous group
+KEPT_BYTES_MAX = 8192 * MIB  # assumed length of a kept file whose end is missing, because nothing records it
 Reads = Generator[tuple[int, int], bytes, "Scan"]
 
 
@@ -45,8 +45,8 @@ Reads = Generator[tuple[int, int], bytes, "Scan"]
 class Damage:
     """A stretch of a file that was durable and can no longer be read.
 
-    `names` are the ledgers with the highest offset that was lost of each, NO_OFFSET if only records about it were; None
-    if nobody can tell whose it was.
+    `names` has the affected ledgers, each with its highest lost offset, or NO_OFFSET if only records about it were
+    lost. It is None if it is unknown which ledgers are affected.
     """
 
     generation: int
@@ -65,24 +65,24 @@ class Damage:
 
 @dataclass(slots=True)
 class Group:
-    """One group whose directory checks, with the entries in it that do."""
+    """One group with an intact directory, and those of its entries that are intact."""
 
     position: int
     head: GroupHead
     entries: list[Entry]
-    whole: bool  # everything it names is there
+    whole: bool  # everything that it names is intact
 
 
 @dataclass(slots=True)
 class Scan:
-    """All there is to know of one file."""
+    """Everything that a scan found out about one file."""
 
     generation: int
     sealed: bool = False
     header: FileHeader | None = None
     checkpoint: bytes | None = None  # None if it is damaged
     controls: list[Control] = field(default_factory=list)  # in order, after the checkpoint; see `_revived`
-    made: dict[LedgerId, int] = field(default_factory=dict)  # where ledgers were created in this file
+    made: dict[LedgerId, int] = field(default_factory=dict)  # the ledgers created in this file, and where
     index: FileIndex = field(default_factory=FileIndex)
     damage: list[Damage] = field(default_factory=list)
     end: int = BLOCK_BYTES  # where the valid part ends
@@ -91,18 +91,18 @@ class Scan:
 
     @property
     def closed_at(self) -> int:
-        """Where the next file says that this one ends. Damage behind the last sound group belongs to it: the next
-        start would take it for a tail that never was, and its entries for absent."""
+        """The end of this file, as the next file will record it. It includes damage after the last intact group: the
+        next start would otherwise take that for a torn tail, and its entries for never written."""
         return max([self.covered, *(damage.position + damage.length for damage in self.damage)])
 
     @property
     def names(self) -> set[LedgerId]:
-        """Ledgers this file has said anything about."""
+        """The ledgers that this file mentions."""
         return {record.ledger for record in self.controls} | self.index.ledgers.keys()
 
 
 class _Window:
-    """The part of the file that was read last, so that groups are cut from it without a read each."""
+    """The part of the file that was read last, so that not every group needs a read of its own."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -118,10 +118,10 @@ class _Window:
 
 
 def scan_file(generation: int, size: int, end: int | None, *, sealed: bool = False) -> Reads:
-    """`end` is what the next file's header says of this one; None if there is no next file.
+    """Scans one file. `end` is its end as the next file's header records it; None if there is no next file.
 
-    `sealed` is for files that were complete and synced before they got their name, and end with a mark: in them nothing
-    is a torn tail. Of other files that holds for the checkpoints, and for their size.
+    `sealed` is for files that were complete and synced before they got their name, and that end with a mark: nothing in
+    them is a torn tail. In other files, this is true of the checkpoints and of the size.
     """
     window = _Window(size)
     found = Scan(generation, sealed)
@@ -151,7 +151,7 @@ def scan_file(generation: int, size: int, end: int | None, *, sealed: bool = Fal
 
 
 def _is_cut(found: Scan, groups: list[Group], size: int, sealed: bool) -> bool:
-    """Whether the file was longer once, so that nobody can tell what is missing at its end."""
+    """Whether the file used to be longer, so that it is unknown what is missing at its end."""
     if sealed:
         return not groups or groups[-1].head.kind is not GroupKind.MARK
     return found.header is not None and size < found.header.capacity
@@ -203,9 +203,9 @@ def _step_over(
     number: int,
     limit: int,
 ) -> Generator[tuple[int, int], bytes, tuple[int, int]]:
-    """Past a damaged middle: notes whose it is and returns where reading goes on, and with which group number."""
+    """Passes a damaged middle: notes the affected ledgers; returns where to continue, and the next group's number."""
     generation = found.generation
-    if group is not None:  # the directory holds: only what does not check is lost
+    if group is not None:  # the directory is intact: only entries with a wrong checksum are lost
         data = yield from window.take(position, group.head.length)
         entries = decode_directory(group.head, position, data[GROUP_HEADER_BYTES : group.head.body_start]) or []
         kept = set(group.entries)
@@ -234,7 +234,7 @@ def _named_by_trailers(
 ) -> Generator[tuple[int, int], bytes, Names | None]:
     """The ledgers of the groups between two positions, read backwards from trailer to trailer; None if that fails.
 
-    A group of one block whose trailer is lost is named by the group behind it, also if that does not count.
+    If a group of one block has lost its trailer, the next group still names its ledgers, even if that group is torn.
     """
     named: dict[LedgerId, int] = {}
     place = end
@@ -259,7 +259,7 @@ def _named_by_trailers(
 def _trailer_of(
     window: _Window, position: int, salt: int, number: int
 ) -> Generator[tuple[int, int], bytes, Trailer | None]:
-    """Of the group that starts there, if it is the one of that number and whole enough to have one."""
+    """The trailer of the group at that position, if it is the one with that number and the trailer is intact."""
     head = decode_group_head((yield from window.take(position, GROUP_HEADER_BYTES)), salt)
     if head is None or head.number != number:
         return None
@@ -272,9 +272,9 @@ def _trailer_of(
 def _collect(
     window: _Window, found: Scan, groups: list[Group], synced: int, closed: bool
 ) -> Generator[tuple[int, int], bytes, None]:
-    """Turns the groups into checkpoint, control records and index, and finds how far they were durable.
+    """Turns the groups into a checkpoint, control records and an index, and finds out how far they were durable.
 
-    Up to number `synced` they were: so says a group that may itself be torn.
+    A group that may itself be torn says that they were durable up to number `synced`.
     """
     through = max([synced, *(group.head.synced_through for group in groups)])
     lost = sorted(found.damage, key=lambda damage: damage.position)
@@ -301,9 +301,10 @@ def _collect(
 
 
 def _revived(damage: Damage, after: list[Group], known: set[LedgerId]) -> list[Control]:
-    """A damaged part may have created ledgers: what it names, or what is there later without it, is made again.
+    """Records that create again the ledgers which a damaged part may have created: those that it names, and those that
+    appear later without a creation.
 
-    Replayed as a creation by no epoch, which changes nothing for a ledger that is known.
+    Each is replayed as a creation by no epoch, which changes nothing if the ledger is already known.
     """
     if damage.names is not None:
         return [Control(EntryKind.CREATE, ledger) for ledger in sorted(damage.names)]
@@ -319,7 +320,7 @@ def _revived(damage: Damage, after: list[Group], known: set[LedgerId]) -> list[C
 
 
 def add_to_index(index: FileIndex, entries: list[Entry], position: int) -> None:
-    """Adds a group's batches to an index, as few runs as their offsets allow."""
+    """Adds a group's batches to an index, in as few runs as their offsets allow."""
     block = position // BLOCK_BYTES
     runs: dict[LedgerId, list[int]] = {}  # first, last, confirmed, bytes
     for ledger, kind, a, b, length, count, _, _ in entries:

@@ -1,4 +1,4 @@
-"""The changes that one watcher has not taken yet, up to a limit. The host wakes whoever waits for them."""
+"""The changes that one watcher has not taken yet, up to a limit. The host wakes the watcher."""
 
 from __future__ import annotations
 

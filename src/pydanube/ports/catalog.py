@@ -1,4 +1,4 @@
-"""The records the cluster agrees on, by versioned compare-and-set. A seam: the metadata store stands behind it."""
+"""The records of streams, changed by compare-and-set on their versions. The metadata store implements it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Catalog(Protocol):
         ...
 
     async def streams(self) -> list[str]:
-        """The names of all that have a record."""
+        """The names of all streams that have a record."""
         ...
 
     async def next_ledger_id(self) -> LedgerId:
-        """A number that no ledger ever had."""
+        """A number that no ledger has ever had."""
         ...

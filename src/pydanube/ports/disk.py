@@ -1,10 +1,10 @@
-"""One directory of flat files, as submit and complete.
+"""One directory of flat files, with operations that are submitted now and completed later.
 
 A call submits the operation at once and returns a future of its completion; buffers are immutable. Operations that are
-not awaited in order may complete in any order. A crash keeps bytes covered by a completed sync of their file, and
-creations, renames and removals covered by a completed `sync_directory`. Everything else may be there, wholly or in
-parts, or not. Errors are `DiskFull`, `DiskFailed` and `FileMissing`; after a failed write or sync nothing is known
-about the bytes concerned.
+not awaited one after the other may complete in any order. A crash keeps the bytes covered by a completed sync of their
+file, and the creations, renames and removals covered by a completed `sync_directory`. Anything else may survive, wholly
+or in parts, or not at all. Errors are `DiskFull`, `DiskFailed` and `FileMissing`; after a failed write or sync, nothing
+is known about the bytes involved.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ class DiskFile(Protocol):
 class Disk(Protocol):
     @property
     def name(self) -> str:
-        """Of the directory, for people."""
+        """The path of the directory, for messages."""
         ...
 
     def make(self) -> Future[None]:
-        """Makes the directory, and those above it, unless it is there. Whatever else is asked of one that is not there
-        is `FileMissing`. A crash may take it away again, with all that is in it, until `sync_parent` is complete."""
+        """Creates the directory and its parents if they do not exist. Other operations on a missing directory raise
+        `FileMissing`. Until `sync_parent` has completed, a crash may remove it again, with everything in it."""
         ...
 
     def sync_parent(self) -> Future[None]:
-        """The directory is durable under its name, whoever made it, and so are those above it."""
+        """Makes the directory and its parents durable under their names, whichever process created them."""
         ...
 
     def lock(self, owner: str) -> Future[None]:
-        """Takes the directory for this process until it ends, or raises `DirectoryInUse`."""
+        """Locks the directory for this process until it ends, or raises `DirectoryInUse`."""
         ...
 
     def unlock(self) -> Future[None]: ...
 
     def create(self, name: str, *, reserve: int = 0) -> Future[DiskFile]:
-        """A new file that must not exist, with `reserve` bytes of room set aside, which read as zeros."""
+        """Creates a file, which must not exist yet, with `reserve` bytes of space allocated, which read as zeros."""
         ...
 
     def open(self, name: str) -> Future[DiskFile]: ...

@@ -1,6 +1,6 @@
-"""The metadata store: versioned keys, transactions, watches, sessions. Nothing the cluster agrees on bypasses it (§25).
+"""The metadata store: versioned keys, transactions, watches, sessions. All metadata goes through it (§25).
 
-Logging and replay are inside an implementation. Reads are local and show only what is durable.
+Logging and replaying are the implementation's own business. Reads are local and show only what is durable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Watch(Protocol):
     def __aiter__(self) -> Watch: ...
 
     async def __anext__(self) -> Changed:
-        """`WatchLagged` if changes were missed: watch again, then scan."""
+        """The next change; `WatchLagged` if changes were missed: then watch again, and scan."""
         ...
 
     def close(self) -> None: ...
@@ -27,13 +27,13 @@ class Watch(Protocol):
 class MetadataStore(Protocol):
     @property
     def revision(self) -> int:
-        """Of the newest transaction that reads show."""
+        """The revision of the newest transaction that reads show."""
         ...
 
     def get(self, key: str) -> Entry | None: ...
 
     def scan(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[tuple[str, Entry]]:
-        """Every key that starts with `prefix`, sorted; those behind `after`, at most `limit` of them."""
+        """The keys that start with `prefix` and come after `after`, sorted, at most `limit` of them."""
         ...
 
     def count(self, prefix: str) -> int:
@@ -49,19 +49,19 @@ class MetadataStore(Protocol):
         reserve: bool = False,
         empty: str = "",
     ) -> int:
-        """If every key still has its version (0: absent), and no key starts with `empty` (unless that is nothing),
-        makes all changes durably (None deletes) and returns the new revision, which is also the version of every key
-        written. Keys written with a session go when it ends. `reserve` is for what is needed to make room: it may use
-        the last of it, and what makes the store smaller always may.
+        """Makes all changes durably (None deletes a key), if every key still has its version (0: absent) and no key
+        starts with `empty` (unless that is blank). Returns the new revision, which is also the version of every key
+        written. Keys written with a session are deleted when it ends. A transaction with `reserve` is needed to make
+        room, so it may use the room kept for that; one that makes the store smaller always may.
 
-        Raises `MetadataConflict` if that is not so, and nothing happened. After `MetadataInvalid`, `MetadataFull`,
-        `MetadataBusy`, `MetadataClosed` or `SessionExpired` nothing happened either; after any other error it may or
-        may not have.
+        Raises `MetadataConflict` if a condition does not hold. After that, and after `MetadataInvalid`,
+        `MetadataFull`, `MetadataBusy`, `MetadataClosed` or `SessionExpired`, nothing has changed; after any other
+        error, the changes may or may not have been made.
         """
         ...
 
     def watch(self, prefix: str) -> Watch:
-        """Every change after `revision` as it is now."""
+        """Every change after the present `revision`."""
         ...
 
     async def open_session(self, seconds: float) -> int:
@@ -69,11 +69,11 @@ class MetadataStore(Protocol):
         ...
 
     async def keep_alive(self, session: int) -> None:
-        """Raises `SessionExpired` if it is too late."""
+        """Renews the session; `SessionExpired` if it is too late."""
         ...
 
     async def close_session(self, session: int) -> None:
-        """Ends it now; its keys are gone when this returns."""
+        """Ends the session now; its keys are deleted when this returns."""
         ...
 
     async def close(self) -> None: ...

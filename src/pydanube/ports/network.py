@@ -1,4 +1,4 @@
-"""Messages between named peers. A message may be lost, doubled, late or out of order; it is never altered.
+"""Messages between named peers. A message may be lost, duplicated, late or out of order; it is never altered.
 
 A host that needs an answer numbers its requests. Values are immutable; the TCP adapter turns them into frames.
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 
 class Network(Protocol):
     def send(self, to: str, message: object) -> None:
-        """Hands over and returns at once; delivery is not promised."""
+        """Sends a message without waiting; delivery is not guaranteed."""
         ...
 
     def listen(self, receive: Callable[[str, object], None]) -> None:

@@ -1,7 +1,7 @@
-"""Object storage: whole objects under keys, made once and never changed. Keys are relative to the place configured.
+"""Object storage: whole objects under keys, created once and never changed. Keys are relative to the location.
 
-Errors are `ObjectMissing`, `ObjectExists`, `ObjectsRefused` (nothing helps but an operator) and `ObjectsFailed` (try
-again later). After a `create` or `delete` that failed otherwise, it may or may not have happened.
+Errors are `ObjectMissing`, `ObjectExists`, `ObjectsRefused` (only an operator can help) and `ObjectsFailed` (try again
+later). A `create` or `delete` that failed in any other way may or may not have happened.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Protocol
 
 class Objects(Protocol):
     async def create(self, key: str, data: bytes) -> None:
-        """Makes the object, atomically: whole, or not at all. `ObjectExists` if there is one, whatever is in it."""
+        """Creates the object atomically. `ObjectExists` if the key is taken, whatever its object contains."""
         ...
 
     async def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """That range of it, shorter only at its end; all from `start` on without `length`. `ObjectMissing`."""
+        """A range of the object, shorter only at its end; without `length`, all of it from `start`. `ObjectMissing`."""
         ...
 
     async def size(self, key: str) -> int:
-        """`ObjectMissing` if there is none."""
+        """Bytes of the object; `ObjectMissing` if it does not exist."""
         ...
 
     async def list(self, prefix: str) -> list[str]:
-        """Keys that start with `prefix`, which ends with a slash, sorted; may lag behind what was made or deleted."""
+        """The keys that start with `prefix`, which ends with a slash, sorted; recent changes may not show yet."""
         ...
 
     async def delete(self, key: str) -> None:
-        """Done also if there is none."""
+        """Deletes the object; succeeds even if it does not exist."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Pure, heavy functions away from the loop. In the simulator they run at a seeded later moment."""
+"""Runs pure, expensive functions off the event loop. In the simulator, the seed decides when they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cold tier as a broker sees it: segments are written, read, checked and removed; what is heavy happens elsewhere.
+"""The cold tier as a broker sees it: it writes, reads, checks and removes segments; the heavy work happens elsewhere.
 
 Errors are those of `ports.objects`, and `SegmentMissing`, `SegmentDamaged` and `SegmentConflict`, which name the key.
 """
@@ -15,36 +15,37 @@ from pydanube.wire.batch import Batch
 
 class Segments(Protocol):
     async def write(self, key: str, plan: SegmentPlan, stream: str, batches: AsyncIterator[Batch]) -> Segment:
-        """Makes the object of these batches, reads it again, and says what is in it.
+        """Creates the object from these batches, reads it back, and returns what is in it.
 
-        The batches cover the plan, in order. An object that already exists is adopted if it has these very rows,
-        else `SegmentConflict`. To repeat it is fine.
+        The batches cover the plan, in order. An object that already exists is adopted if it has the same rows;
+        otherwise `SegmentConflict`. It may be repeated.
         """
         ...
 
     async def merge(self, key: str, plan: SegmentPlan, stream: str, sources: Sequence[tuple[str, Segment]]) -> Segment:
-        """As `write`, of the rows of these segments, which cover the plan and are checked on the way."""
+        """Like `write`, with the rows of these segments, which cover the plan and are checked as they are read."""
         ...
 
     async def verify(self, key: str, segment: Segment) -> None:
-        """Reads all of it; raises unless size, checksum and the digest of its rows are what they should be."""
+        """Reads the whole object; raises unless its size, its checksum and the digest of its rows are as recorded."""
         ...
 
     async def read(self, key: str, segment: Segment, offset: int, bytes_max: int) -> list[Batch]:
-        """Batches from `offset` on, or from the next row behind a gap; at least one, about `bytes_max` in all."""
+        """Batches from `offset` on, or from the next row after a gap; at least one, about `bytes_max` in all."""
         ...
 
     async def create(self, key: str, data: bytes) -> None:
-        """A small object. `SegmentConflict` if there is another one under that key; the same one is fine."""
+        """Creates a small object. `SegmentConflict` if the key already has an object with other content."""
         ...
 
     async def load(self, key: str) -> bytes:
-        """A small object. `ObjectMissing`; more than `SMALL_OBJECT_BYTES_MAX` is `SegmentDamaged`."""
+        """Reads a small object; `ObjectMissing`, or `SegmentDamaged` if it exceeds `SMALL_OBJECT_BYTES_MAX`."""
         ...
 
     async def follow_table(self, listing: TableListing) -> tuple[Folded, ...]:
-        """Brings the topic's table to the listing, in one commit; or says which stretches must be listed file by file
-        first, and changes nothing. To repeat it is fine. `OwnershipLost` if a later owner has been there.
+        """Brings the topic's table into line with the listing, in one commit; or changes nothing, and returns the
+        ranges that must first be listed file by file. It may be repeated. `OwnershipLost` if a later owner has written
+        to the table.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A clock that notices when the wall clock jumps. All who share it know of a jump, whoever noticed it.
+"""A clock that notices when the wall clock jumps. A jump that one user notices counts for all.
 
 A stream or topic opened after a jump cannot notice it. So a broker has one such clock, made when it starts.
 """

@@ -164,7 +164,7 @@ def registration(metadata: MetadataStore) -> Registration | None:
 
 
 async def _register(metadata: MetadataStore, known: Registration) -> Registration:
-    """Stores it, unless somebody else has changed it meanwhile."""
+    """Stores it, unless it was changed meanwhile."""
     fields = {"identity": known.identity, "boots": known.boots, "starting": known.starting}
     value = json.dumps(fields, separators=(",", ":")).encode()
     version = await metadata.transact([(STORAGE_NODE, known.version)], [(STORAGE_NODE, value)])

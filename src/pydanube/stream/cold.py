@@ -47,7 +47,7 @@ Entry = Segment | SegmentIndex
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """An object that nobody needs any more. It is deleted, and then removed from the record."""
+    """An object that is no longer needed. It is deleted, and then removed from the record."""
 
     key: str
     not_before: int = 0  # until then, readers of a table may still use it

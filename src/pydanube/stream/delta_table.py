@@ -67,7 +67,7 @@ class TableListing:
 
 
 class Listed(NamedTuple):
-    """A file that a table has in our partition, ours or somebody else's. Without statistics it may have any offset."""
+    """A file that a table has in our partition, ours or another writer's. Without statistics it may have any offset."""
 
     path: str
     size: int

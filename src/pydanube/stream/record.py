@@ -169,7 +169,7 @@ class StreamRecord:
         return self._kept_from(max(self.kept_from, before))
 
     def _kept_from(self, offset: int) -> StreamRecord:
-        """Lost ranges below it are dropped: nobody reads there any more."""
+        """Lost ranges below it are dropped, because nothing is read there any longer."""
         lost = tuple(each for each in self.lost if each.last >= offset)
         return replace(self, kept_from=offset, lost=lost)
 

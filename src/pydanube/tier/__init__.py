@@ -1,5 +1,5 @@
 """The cold tier: rows of batches as Parquet segments in object storage, and the processes that do this heavy work.
 
-Needs `pyarrow` and `numpy`, so whoever uses it imports it when it is asked for. `direct.py` does the work in this
-process, `process.py` in others; both are the port `Segments`.
+It needs `pyarrow` and `numpy`, so other folders import it only when it is used. `direct.py` does the work in this
+process, `process.py` in others; both implement the port `Segments`.
 """

@@ -1,4 +1,4 @@
-"""What was used lately, within a bound of bytes."""
+"""A cache bounded by bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class SizedCache(Generic[Key, Value]):
-    """Least recently used out. What alone is larger than the bound stays until something else comes."""
+    """Drops the least recently used value first. A value larger than the bound stays until another is added."""
 
     def __init__(self, bytes_max: int) -> None:
         self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()

@@ -1,4 +1,4 @@
-"""How many may do something at a time, how many may wait for it, and who is told to come again."""
+"""Limits how many calls run at a time and how many may wait; further calls are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CallLimit:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Waits for a turn. `TierBusy` if too many wait already."""
+        """Waits for a turn. `TierBusy` if too many are already waiting."""
         if self._free.locked() and self.waiting >= self._waiting_max:
             raise TierBusy(f"{self.waiting} calls are waiting for the cold tier")
         self.waiting += 1

@@ -1,6 +1,6 @@
-"""Rows back into batches: the same messages, cut where a stamp or a header could not hold for both sides, and by size.
+"""Turns rows back into batches: the same messages, cut where stamp or header must differ, and by size.
 
-A batch says its offsets, sequences, producer, epoch and append time once. Rows that continue in all of them share one.
+A batch has its offsets, sequences, producer, epoch and append time only once. Rows that continue all of them share one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pydanube.wire.encode import padding
 from pydanube.wire.header import PREFIX_BYTES, STAMP_BYTES, Header, make_stamp
 from pydanube.wire.packing import ZSTD_LEVEL
 
-ZSTD_LEVEL_TIGHT = 19  # for one row in millions; better than what it was packed with when it came
-_ROW_BYTES = 64  # what a row takes at most besides its bytes: times, schema, offsets, bits
+ZSTD_LEVEL_TIGHT = 19  # for one row in millions; compresses better than whatever its producer used
+_ROW_BYTES = 64  # the most that a row takes besides its bytes: times, schema, offsets, bits
 
 
 def check_rows(rows: pa.RecordBatch) -> None:
-    """Raises `BatchTooLarge` unless every row can become a batch again: few are so large that it is a question."""
+    """Raises `BatchTooLarge` unless every row can become a batch again. Few rows are large enough to need the check."""
     for index in np.flatnonzero(row_bytes(rows) + PREFIX_BYTES + 4 * _ROW_BYTES > BATCH_BYTES_MAX).tolist():
         CutRows(rows.slice(index, 1)).batch(0)
 
 
 class CutRows:
-    """Rows, and where they are cut. Batches are made when they are asked for."""
+    """Rows, and where they are cut. Batches are built on demand."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self._rows = len(rows)
@@ -53,11 +53,11 @@ class CutRows:
         self._cuts = self._find_cuts(rows)  # the first row of every batch, and the end
 
     def __len__(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         return len(self._cuts) - 1
 
     def holding(self, offset: int) -> int:
-        """The index of the first batch that ends at or behind `offset`; as many as there are if none does."""
+        """The index of the first batch that ends at or after `offset`; the number of batches if none does."""
         lasts = self._offsets[np.array(self._cuts[1:], np.int64) - 1]
         return int(np.searchsorted(lasts, offset))
 
@@ -119,7 +119,7 @@ class CutRows:
 
 
 def _sealed_tightly(header: Header, plain: list[bytes], packed: list[bytes]) -> bytes:
-    """The content of a row that fits a batch only if it is compressed, as it was when it came."""
+    """The content of a row that fits into a batch only if it is compressed, as it was when it was published."""
     raw = b"".join(packed)
     header.codec = Codec.ZSTD
     header.plain_bytes = sum(map(len, plain))

@@ -1,7 +1,7 @@
-"""Tables of topics in Delta's format: the log beside the segments, brought to what a listing says. All of it blocks.
+"""Tables of topics in Delta's format: brings the log beside the segments into line with a listing. All of it blocks.
 
-Every commit is made for the one version of the table that was compared, and fails if others were faster; then the
-table is read and compared again. So nothing is listed twice, whoever commits meanwhile and wherever this is cut short.
+Every commit is made for the version of the table that was compared, and fails if another commit was faster; then the
+table is read and compared again. So nothing is listed twice, even with other writers or after an interruption.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from pydanube.stream.segments import folder_of, partition_of
 from pydanube.wire.arrow import record_schema
 
 PARTITION = "partition"
-COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
+COMMITS_MAX = 20  # attempts; each failure means that another writer's commit succeeded
 _WRITER_VERSION = 2
 _FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "timestampNtz", "vacuumProtocolCheck"})
 _URL = re.compile(r"\b[a-z][a-z0-9+]*://\S+")
 _TEXT_CHARACTERS_MAX = 300
-_TIME_MAX = 253_402_300_799_999_999  # the end of the year 9999: beyond it there is no text for a time
+_TIME_MAX = 253_402_300_799_999_999  # the end of the year 9999: later times have no text form
 
 
 class DeltaTables:
-    """Tables below one place, each in its topic's folder. `options` hold credentials: never log them."""
+    """Tables below one location, each in its topic's folder. `options` may hold credentials, so never log them."""
 
     def __init__(self, root: str, options: Mapping[str, str], secrets: Sequence[str] = ()) -> None:
         self._root = root
@@ -45,7 +45,7 @@ class DeltaTables:
         self._secrets = sorted(secrets, key=len, reverse=True)
 
     def follow(self, listing: TableListing) -> tuple[Folded, ...]:
-        """Brings the table to the listing; or says what must be listed file by file first, and changes nothing."""
+        """Brings the table into line with the listing; or changes nothing, and returns what must be listed by file."""
         folder = folder_of(listing.stream)
         try:
             return self._follow(f"{self._root}/{folder.rstrip('/')}", listing)
@@ -98,12 +98,12 @@ class DeltaTables:
         except TableNotFoundError:
             if not create:
                 return None
-        with suppress(DeltaError):  # somebody else was faster; if not, opening it says what is wrong
+        with suppress(DeltaError):  # another writer was faster; if not, opening the table shows what is wrong
             DeltaTable.create(uri, _schema(), partition_by=[PARTITION], storage_options=self._options)
         return DeltaTable(uri, storage_options=self._options)
 
     def _scrubbed(self, error: BaseException) -> str:
-        """Without URLs, which may be signed, and without credentials."""
+        """The error without URLs, which may be signed, and without credentials."""
         text = " ".join(str(error).split())
         for secret in self._secrets:
             text = text.replace(secret, "***")
@@ -112,12 +112,12 @@ class DeltaTables:
 
 @lru_cache(1)
 def _schema() -> pa.Schema:
-    """The one table of columns, and the partition behind them."""
+    """The columns of a message, and the partition after them."""
     return pa.schema([*record_schema(), pa.field(PARTITION, pa.int32(), nullable=False)])
 
 
 def _check_ours(table: DeltaTable, name: str) -> None:
-    """Whether somebody has changed the table so that our files are not what it wants."""
+    """Raises if someone has changed the table so that our files no longer fit."""
     protocol, metadata = table.protocol(), table.metadata()
     unknown = sorted(set(protocol.writer_features or ()) - _FEATURES)
     if unknown or (protocol.min_writer_version > _WRITER_VERSION and not protocol.writer_features):
@@ -133,7 +133,7 @@ def _check_ours(table: DeltaTable, name: str) -> None:
 
 
 def _listed(table: DeltaTable, partition: int) -> list[Listed]:
-    """The files that the table has of a partition."""
+    """The files of a partition that the table lists."""
     actions = pa.table(table.get_add_actions(flatten=True))
     actions = actions.filter(pc.equal(actions.column(f"partition.{PARTITION}"), pa.scalar(partition, pa.int32())))
 

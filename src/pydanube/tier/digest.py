@@ -1,7 +1,7 @@
-"""The digest of rows: SHA-256 over what they say, however they are batched, packed, compressed or grouped.
+"""The digest of rows: SHA-256 over their content, however they are batched, packed, compressed or grouped.
 
-Every column becomes one or more streams, each hashed on its own; the digest is the hash of their hashes. A stream of
-integers is hashed as runs, so that columns that hardly change cost nothing. `docs/internals/segment.md` says the rest.
+Every column becomes one or more streams, each hashed separately; the digest is the hash of their hashes. A stream of
+integers is hashed as runs, so that columns that hardly change cost nothing. See `docs/internals/segment.md`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import pyarrow as pa
 from pydanube.wire.arrow_views import Bytes, Integers, contents, flags, integers, spans
 
 HEAD = b"danube rows 1\n"
-COUNTED = ("offset", "sequence")  # mostly one more than the row before: hashed less the number of the row
+COUNTED = ("offset", "sequence")  # mostly one more than in the previous row, so the row number is subtracted first
 _TEXTS = ("names", "texts")
 
 
 class RowDigest:
-    """Takes rows in any pieces."""
+    """Computes the digest of rows that are added in pieces of any size."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -71,7 +71,7 @@ class RowDigest:
                 self._hash(name, contents(texts)[within[0] : within[-1]])
 
     def _lengths(self, name: str, array: pa.Array, offsets: Integers) -> None:
-        """Of a null it is -1."""
+        """Hashes the length of each value; -1 for a null."""
         lengths: Integers = np.diff(offsets).astype(np.int64)
         valid = flags(array)
         self._add(name, lengths if valid is None else np.where(valid, lengths, -1))

@@ -1,7 +1,7 @@
-"""Segments over object storage, in this process. What is heavy runs where `offload` says.
+"""Segments over object storage, in this process. Heavy work runs where `offload` puts it.
 
-An object is made once, whole, and read again before anything is said of it. One that already exists is taken for
-ours if it has our rows: a writer that was interrupted anywhere is simply repeated.
+An object is created once, as a whole, and read back before it is reported. An object that already exists is adopted if
+it has our rows, so an interrupted write is simply repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pydanube.tier.rows import rows_of
 from pydanube.tier.segment_file import Footer, InvalidSegment, SegmentScan, SegmentWriter, footer_bytes, made
 from pydanube.wire.batch import Batch
 
-STEPS = ("gather", "encode", "create", "created", "check", "done")  # of a write, each named before it begins
+STEPS = ("gather", "encode", "create", "created", "check", "done")  # of a write; each is reported before it begins
 
 
 FollowTable = Callable[[TableListing], Awaitable[tuple[Folded, ...]]]
@@ -95,7 +95,7 @@ class DirectSegments:
             await self._objects.create(key, data)
         except ObjectExists:
             return await self._adopt(key, segment, stream)
-        del data  # what is read again need not fit beside it
+        del data  # frees memory before the object is read back
         self._step("created")
         self._step("check")
         try:
@@ -106,7 +106,7 @@ class DirectSegments:
         return segment
 
     async def _adopt(self, key: str, ours: Segment, stream: str) -> Segment:
-        """An object is there: of an earlier attempt, of another writer of this plan, or something else."""
+        """Adopts an existing object, from an earlier attempt or another writer of this plan, unless it is foreign."""
         try:
             size = await self._objects.size(key)
         except ObjectMissing:
@@ -133,7 +133,7 @@ class DirectSegments:
         return await self._reader.read(key, segment, offset, bytes_max)
 
     async def _check(self, key: str, segment: Segment, take: Callable[[Any], None] | None = None) -> None:
-        """Reads all of it, and gives its rows away on the way; `SegmentDamaged` unless it is the one recorded."""
+        """Reads the whole object and passes its rows to `take`; `SegmentDamaged` unless it is the one recorded."""
         try:
             footer, checksum = await self._scan(key, segment.size, take)
             if checksum != segment.checksum:
@@ -145,7 +145,7 @@ class DirectSegments:
             raise SegmentMissing(f"{key} is missing") from None
 
     async def _scan(self, key: str, size: int, take: Callable[[Any], None] | None = None) -> tuple[Footer, str]:
-        """The footer and the checksum of an object of this size, part by part, so that little is in memory."""
+        """The footer and the checksum of an object of this size, read part by part, so that little is in memory."""
         tail = await self._range(key, max(size - TAIL_BYTES, 0), min(TAIL_BYTES, size), last=True)
         length = footer_bytes(tail, size)
         if length > len(tail):
@@ -158,7 +158,7 @@ class DirectSegments:
         return scan.footer, await self._run(scan.finish)
 
     async def _range(self, key: str, start: int, length: int, *, last: bool = False) -> bytes:
-        """That part; of the last one, one byte more is asked for, which should not be there."""
+        """Reads a part; for the last one it asks for one byte more, which should not exist."""
         data = await self._objects.read(key, start, length + last)
         if len(data) != length:
             raise InvalidSegment("it is longer or shorter than what was written")

@@ -1,7 +1,7 @@
-"""What passes between a broker and the processes of its cold tier: frames, batches in them, and values as JSON.
+"""What a broker and the processes of its cold tier exchange: frames, batches in them, and values as JSON.
 
 A frame is its body's length (u32), its kind (u8), the number of its call (u64) and its body. Calls and answers are
-small; what is large goes before or behind them in pieces, as `DATA`.
+small; large data is sent before or after them in pieces, as `DATA`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _LENGTH = Struct("<I")
 
 
 class FrameKind(IntEnum):
-    HELLO = 1  # to the process: where objects are, and who they are opened by
-    READY = 2  # from it: they are open. Or ERROR of call 0, and the end
+    HELLO = 1  # to the process: where objects are, and what opens them
+    READY = 2  # from it: object storage is open. Otherwise it sends ERROR of call 0, and ends
     CALL = 3  # to it: an operation and its arguments
     DATA = 4  # to it and from it: a piece of batches or of a small object
     END = 5  # to it: no more data of this call
-    CANCEL = 6  # to it: nobody waits for this call any more
-    CREDIT = 7  # from it: so many bytes of data were taken
+    CANCEL = 6  # to it: no one waits for this call any longer
+    CREDIT = 7  # from it: how many bytes of data it has taken
     RESULT = 8  # from it
     ERROR = 9  # from it: a code and a text
     LOG = 10  # from it: a line for the log
@@ -46,7 +46,7 @@ class Frame(NamedTuple):
 
 
 class StreamBroken(Exception):
-    """The other side is gone, or says what it should not."""
+    """The other side is gone, or sent something invalid."""
 
 
 class FrameStream:
@@ -57,7 +57,7 @@ class FrameStream:
         self._writer = writer
 
     def send(self, kind: FrameKind, call: int, *parts: bytes) -> None:
-        """Puts a frame on its way. After a piece of data wait for `drain`."""
+        """Sends a frame without waiting. After a piece of data, wait for `drain`."""
         length = sum(map(len, parts))
         if length > FRAME_BYTES_MAX:
             raise StreamBroken(f"a frame of {length} bytes")
@@ -75,11 +75,11 @@ class FrameStream:
 
     @property
     def waiting_bytes(self) -> int:
-        """Given to `send`, and not taken by the socket yet."""
+        """Bytes that were passed to `send` but not accepted by the socket yet."""
         return self._writer.transport.get_write_buffer_size()
 
     async def receive(self) -> Frame:
-        """`StreamBroken` at the end."""
+        """The next frame; `StreamBroken` at the end."""
         try:
             length, kind, call = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
             if length > FRAME_BYTES_MAX:
@@ -96,7 +96,7 @@ class FrameStream:
 
 
 def batch_pieces(batch: Batch) -> Iterator[bytes]:
-    """A batch behind its length, in pieces that one turn of a loop can hand over."""
+    """The length of a batch and the batch, in pieces that one turn of the loop can send."""
     stamp, content = batch.parts()
     if len(content) <= CHUNK_BYTES:
         yield b"".join((_LENGTH.pack(batch.size), stamp, content))
@@ -107,14 +107,14 @@ def batch_pieces(batch: Batch) -> Iterator[bytes]:
 
 
 class Packing:
-    """Pieces that go out together: small ones share a frame."""
+    """Collects pieces, so that small ones share a frame."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._size = 0
 
     def add(self, piece: bytes) -> list[bytes]:
-        """What is to be sent before it, if anything."""
+        """Adds a piece; returns what must be sent first, if anything."""
         full = self._size + len(piece) > CHUNK_BYTES
         before = self.rest() if full else []
         self._pieces.append(piece)
@@ -127,15 +127,15 @@ class Packing:
 
 
 class BatchReader:
-    """Batches out of pieces that may be cut anywhere."""
+    """Assembles batches from pieces that may be cut anywhere."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._have = 0
-        self._want = 0  # length of the batch that has begun; 0 before its length is known
+        self._want = 0  # length of the current batch; 0 until it is known
 
     def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
-        """Stamps and contents of the batches that are whole now."""
+        """Stamps and contents of the batches that are complete now."""
         self._pieces.append(piece)
         self._have += len(piece)
         if self._have < (self._want or _LENGTH.size):
@@ -182,13 +182,13 @@ def to_plan(value: list[int]) -> SegmentPlan:
 
 
 def listing_pieces(listing: TableListing) -> Iterator[bytes]:
-    """Lines of JSON: the files of a listing, some hundreds in each."""
+    """The files of a listing as lines of JSON, some hundreds in each."""
     for start in range(0, len(listing.files), TABLE_FILES_A_PIECE):
         yield json.dumps(listing.files[start : start + TABLE_FILES_A_PIECE]).encode() + b"\n"
 
 
 def from_listing(listing: TableListing) -> dict[str, Any]:
-    """Without its files."""
+    """The listing as JSON, without its files."""
     return {
         "stream": listing.stream,
         "epoch": listing.epoch,

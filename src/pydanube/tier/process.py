@@ -1,7 +1,7 @@
-"""Segments in processes of their own: the port that brokers use. Needs no Arrow itself.
+"""Segments in processes of their own: the port that brokers use. It does not need Arrow itself.
 
-One process writes, another reads, so that nobody who catches up waits behind an upload. A process that dies fails what
-was under way and is started again, later each time. Nothing here takes long: data goes over in pieces.
+One process writes and another reads, so that readers that catch up do not wait for uploads. When a process dies, its
+calls fail, and it is restarted after growing pauses. Nothing here takes long, because data is sent in pieces.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OPENER = "pydanube.tier.worker:open_place"
 
 
 def open_segments(scheme: str, options: Mapping[str, str], shown: str) -> Segments:
-    """The cold tier at a place of object storage, as `parse_objects_url` says it. Nothing is started before a call."""
+    """The cold tier at a location from `parse_objects_url`. No process is started before the first call."""
     return SegmentProcesses(scheme, options, shown)
 
 
@@ -71,13 +71,13 @@ class SegmentProcess:
         busy_bytes_max: int = BUSY_BYTES_MAX,
     ) -> None:
         self._busy_bytes_max = sys.maxsize if scheme == "memory" else busy_bytes_max
-        self._rest_bytes_max = sys.maxsize if scheme == "memory" else rest_bytes_max  # objects would go with it
+        self._rest_bytes_max = sys.maxsize if scheme == "memory" else rest_bytes_max  # its objects would be lost
         self._hello = {"scheme": scheme, "options": dict(options), "shown": shown, "opener": opener}
         self._writes = CallLimit(WRITES_AT_ONCE, CALLS_WAITING_MAX)
         self._reads = CallLimit(READS_AT_ONCE, CALLS_WAITING_MAX)
         self._others = CallLimit(OTHERS_AT_ONCE, CALLS_WAITING_MAX)
         self._tables = CallLimit(TABLES_AT_ONCE, CALLS_WAITING_MAX)
-        self._worker: Future[WorkerProcess] | None = None  # the one that is up, or the wait for it
+        self._worker: Future[WorkerProcess] | None = None  # the running process, or the wait for it
         self._keeper: Task[None] | None = None
         self._closed = False
 
@@ -137,12 +137,12 @@ class SegmentProcess:
             await call.result
 
     def processes(self) -> tuple[int, ...]:
-        """Its id, while it is up."""
+        """The id of the process, while it is running."""
         worker = self._worker
         return (worker.result().pid,) if worker is not None and worker.done() and not worker.exception() else ()
 
     async def close(self) -> None:
-        """Ends the process within a second, whatever it waits for. What was under way may be repeated."""
+        """Ends the process within a second, even if it hangs. Calls in progress may be repeated."""
         self._closed = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -169,26 +169,26 @@ class SegmentProcess:
             self._replace_if_grown(worker)
 
     def _replace_if_grown(self, worker: WorkerProcess) -> None:
-        """At rest it goes at once; under load that never pauses it gets nothing more to do, and goes then."""
+        """Replaces a process that has grown too large: at once if it is idle; otherwise it gets no more work first."""
         resident = worker.resident_bytes
         if resident > (self._busy_bytes_max if worker.busy else self._rest_bytes_max):
             worker.leaving = True
-            self._lost()  # whoever comes now waits for the next one
+            self._lost()  # later calls wait for the next process
         if worker.leaving and not worker.busy and not worker.retired:
             worker.retire()
 
     async def _up(self) -> WorkerProcess:
-        """The process, when it is ready. Raises what its last start failed with, to all who waited for it."""
+        """Waits for the process. If its start failed, all callers that waited for it get the error."""
         if self._closed:
             raise ObjectsFailed("the cold tier is closed")
-        if self._keeper is None or self._keeper.done():  # nothing ends it but what nobody has thought of
+        if self._keeper is None or self._keeper.done():  # only an unforeseen error ends it
             self._lost()
             self._keeper = asyncio.create_task(self._keep())
         assert self._worker is not None
         return await asyncio.shield(self._worker)
 
     async def _keep(self) -> None:
-        """Starts the process, and again when it ended."""
+        """Starts the process, and restarts it when it has ended."""
         loop = asyncio.get_running_loop()
         failures = 0
         worker: WorkerProcess | None = None
@@ -216,12 +216,12 @@ class SegmentProcess:
             self._announce(ObjectsFailed("the cold tier is closed"))
 
     def _lost(self) -> None:
-        """Whoever comes now waits for the next one."""
+        """The process is gone: later calls wait for the next one."""
         if self._worker is None or self._worker.done():
             self._worker = asyncio.get_running_loop().create_future()
 
     def _announce(self, news: WorkerProcess | DanubeError) -> None:
-        """Tells all who wait; whoever comes after an error waits for the next start."""
+        """Tells all waiting callers; after an error, later callers wait for the next start."""
         waiting = self._worker
         assert waiting is not None
         if waiting.done():
@@ -230,12 +230,12 @@ class SegmentProcess:
             waiting.set_result(news)
             return
         waiting.set_exception(news)
-        waiting.exception()  # perhaps nobody waits
+        waiting.exception()  # marks it as retrieved: perhaps no one waits
         self._lost()
 
 
 async def _send(worker: WorkerProcess, call: Call, *pieces: bytes) -> bool:
-    """False if the call is over already: it has failed."""
+    """Sends a call; false if it has already failed."""
     if not await call.room(sum(map(len, pieces))):
         return False
     worker.link.send(FrameKind.DATA, call.number, *pieces)
@@ -244,7 +244,7 @@ async def _send(worker: WorkerProcess, call: Call, *pieces: bytes) -> bool:
 
 
 async def _send_batches(worker: WorkerProcess, call: Call, batches: AsyncIterator[Batch]) -> None:
-    """Hands batches over as fast as they are taken."""
+    """Sends batches as fast as the process takes them."""
     packing = Packing()
     async for batch in batches:
         for piece in batch_pieces(batch):
@@ -257,11 +257,11 @@ async def _send_batches(worker: WorkerProcess, call: Call, batches: AsyncIterato
 
 
 class SegmentProcesses:
-    """`Segments` in two processes: what makes objects in one, what reads them in the other."""
+    """`Segments` in two processes: one writes objects, the other reads them."""
 
     def __init__(self, scheme: str, options: Mapping[str, str], shown: str, *, opener: str = OPENER) -> None:
         self._writer = SegmentProcess(scheme, options, shown, opener=opener)
-        # Objects in memory are those of one process.
+        # Objects in memory belong to one process.
         self._reader = self._writer if scheme == "memory" else SegmentProcess(scheme, options, shown, opener=opener)
 
     async def write(self, key: str, plan: SegmentPlan, stream: str, batches: AsyncIterator[Batch]) -> Segment:
@@ -292,7 +292,7 @@ class SegmentProcesses:
         await self._writer.delete(key)
 
     def processes(self) -> tuple[int, ...]:
-        """Ids of those that are up, the one that writes first."""
+        """The ids of the running processes, the writing one first."""
         reading = () if self._reader is self._writer else self._reader.processes()
         return self._writer.processes() + reading
 

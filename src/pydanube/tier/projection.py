@@ -1,7 +1,7 @@
-"""Some columns of a row group, and only their bytes: for readers of rows that need no batches.
+"""Reads some columns of a row group, and only their bytes, for readers that need rows and not batches.
 
-The footer is checked by its own checksum and names every stretch; pages are checked by theirs as they are decoded, and
-a row group that is read as a whole by its own too, for headers of pages have none.
+The footer, which has its own checksum, says where each column is. Pages have checksums that are verified as they are
+decoded. A row group that is read as a whole is also verified by its own checksum, because page headers have none.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pydanube.base.checksum import crc32c
 from pydanube.base.limits import KIB, MIB
 from pydanube.tier.segment_file import Footer, InvalidSegment
 
-GAP_BYTES = 256 * KIB  # between two columns that are read in one go, for a request costs as much
-DECODED_BYTES_MAX = 512 * MIB  # of a row group; they are made of 32 MiB, or of one row
-WHOLE_PART = 2  # of a row group: more than half of it is read as a whole, so that every byte can be checked
+GAP_BYTES = 256 * KIB  # columns closer than this are read in one request, because a request costs as much
+DECODED_BYTES_MAX = 512 * MIB  # of a row group; they are written with 32 MiB, or a single row
+WHOLE_PART = 2  # if more than half of a row group is needed, all of it is read, so that every byte can be checked
 Stretch = tuple[int, int]  # start and length
 
 
 def stretches(footer: Footer, index: int, names: Sequence[str]) -> list[Stretch]:
-    """What has to be read of the object for these columns of a row group, in order."""
+    """The parts of the object that must be read for these columns of a row group, in order."""
     group, found = footer.groups[index], footer.parquet.row_group(index)
     if found.total_byte_size > DECODED_BYTES_MAX:
         raise InvalidSegment(f"row group {index} claims to have {found.total_byte_size} bytes")
@@ -50,7 +50,7 @@ def stretches(footer: Footer, index: int, names: Sequence[str]) -> list[Stretch]
 def read_columns(
     footer: Footer, index: int, names: Sequence[str], pieces: Sequence[tuple[int, bytes]]
 ) -> pa.RecordBatch:
-    """The columns, of the pieces that `stretches` asked for, each with its start. `offset` must be among them."""
+    """The columns, from the pieces that `stretches` named, each with its start. `offset` must be among them."""
     group = footer.groups[index]
     start, data = pieces[0]
     if (start, len(data)) == (group.start, group.length) and crc32c(data) != group.crc:
@@ -69,7 +69,7 @@ def read_columns(
 
 
 class _Pieces:
-    """A file of which some stretches are there."""
+    """A file of which only some parts are available."""
 
     closed = False
 

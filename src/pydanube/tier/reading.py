@@ -1,6 +1,6 @@
-"""Reads segments by parts: the footer once, then row groups as they are wanted, and the next one ahead.
+"""Reads segments in parts: the footer once, then row groups as they are needed, and the next one ahead.
 
-A part is a range of the object; nothing of it is used before its checksum was right. What was read lately is kept.
+A part is a range of the object; it is used only after its checksum was verified. Recently read parts are cached.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pydanube.tier.limits import FOOTERS_KEPT_BYTES, GROUPS_KEPT_BYTES, READ_BYT
 from pydanube.tier.segment_file import Footer, InvalidSegment, footer_bytes, read_footer, read_group
 from pydanube.wire.batch import Batch
 
-_FOOTER_COST = 4  # what a footer takes in memory, for a byte of the object
+_FOOTER_COST = 4  # bytes that a footer takes in memory for each byte in the object
 _Place = tuple[str, str, int]  # key, checksum of the object, row group
 
 
 class Run(Protocol):
-    """Runs a function that is heavy, here or elsewhere."""
+    """Runs an expensive function, here or elsewhere."""
 
     def __call__(self, function: Callable[..., Any], *arguments: object) -> Awaitable[Any]: ...
 
@@ -36,7 +36,7 @@ class SegmentReader:
         self._run = run
         self._footers: SizedCache[tuple[str, str], Footer] = SizedCache(FOOTERS_KEPT_BYTES)
         self._groups: SizedCache[_Place, CutRows] = SizedCache(GROUPS_KEPT_BYTES)
-        self._coming: dict[_Place, Task[CutRows]] = {}  # row groups on their way
+        self._coming: dict[_Place, Task[CutRows]] = {}  # row groups that are being read
 
     async def read(self, key: str, segment: Segment, offset: int, bytes_max: int) -> list[Batch]:
         footer = await self._footer(key, segment)
@@ -48,7 +48,7 @@ class SegmentReader:
             batches: list[Batch] = await self._checked(key, _take, cut, offset, bytes_max)
             if batches:
                 return batches
-            index += 1  # a gap reaches to the end of the row group
+            index += 1  # a gap extends to the end of the row group
         return []
 
     def forget(self, key: str) -> None:
@@ -95,7 +95,7 @@ class SegmentReader:
     def _fetched(self, place: _Place, task: Task[CutRows]) -> None:
         del self._coming[place]
         if not task.cancelled():
-            task.exception()  # whoever waits for it is told; of a read ahead, whoever comes here next
+            task.exception()  # marks it as retrieved: waiting callers get it, and after a read ahead, the next reader
 
     async def _fetch_group(self, place: _Place, footer: Footer) -> CutRows:
         key, _, index = place

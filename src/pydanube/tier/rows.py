@@ -1,7 +1,7 @@
-"""Batches as rows: one Arrow record batch with the columns of a message, under the names it has everywhere.
+"""Turns batches into rows: one Arrow record batch with the columns of a message, under their usual names (§31).
 
-Nothing here walks over messages: buffers of whole columns are joined and wrapped. What stands in a null's place is
-dropped, so that rows that read the same are the same. The way back is in `cutting.py`.
+Nothing here loops over messages: buffers of whole columns are joined and wrapped. Bytes in place of a null are dropped,
+so that equal rows have equal bytes. `cutting.py` does the reverse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydanube.wire.decode import decode_constant
 
 
 def rows_of(batches: Sequence[Batch]) -> pa.RecordBatch:
-    """The rows of these stamped batches. `BatchInvalid` and the like if one does not hold, or has no place yet."""
+    """The rows of these stamped batches. `BatchInvalid` or similar if one is damaged or has no stamp."""
     for batch in batches:
         batch.check()
         if not batch.epoch:
@@ -29,7 +29,7 @@ def rows_of(batches: Sequence[Batch]) -> pa.RecordBatch:
 
 
 def joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One record batch of these, in memory of its own."""
+    """Joins record batches into one with memory of its own."""
     if len(parts) == 1:
         return parts[0]
     table = pa.Table.from_batches(parts).combine_chunks()
@@ -43,7 +43,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 class _Gathering:
-    """The columns of some batches, each joined in one go."""
+    """The columns of some batches, each joined in one step."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self._batches = batches
@@ -92,7 +92,7 @@ class _Gathering:
         return np.repeat(np.array(firsts, np.int64) - starts, self._counts) + np.arange(self._rows)
 
     def _fixed(self, column: Column, headers: Sequence[int] | None = None) -> pa.Array | Integers | None:
-        """The column; where a batch does not have it, the value of its header, or null."""
+        """The column; for batches without it, the value of the header, or null."""
         if not kind_of(self._present, column):
             return None if headers is None else self._repeated(headers)
         width = WIDTHS[column]
@@ -146,7 +146,7 @@ class _Gathering:
         return _without_hidden(array, np.diff(offsets), valid)
 
     def _valid(self, sections: Sequence[Section], validities: Sequence[int | None]) -> Flags | None:
-        """Which rows have a value: none of a batch without the column, all where there is no bitmap."""
+        """Which rows have a value: none in a batch without the column, all in one without a bitmap."""
         if all(validity == -1 for validity in validities):
             return None
         valid: Flags = np.zeros(self._rows, np.uint8)
@@ -177,7 +177,7 @@ def _joined_strings(pieces: Sequence[tuple[Section, StringBuffers | None]]) -> t
 
 
 def _joined_offsets(pieces: Sequence[Integers | None], counts: Sequence[int]) -> Integers:
-    """Offsets of columns that are put one behind the other. A column that is not there is all empty."""
+    """Offsets of columns that are concatenated. A missing column counts as empty values."""
     found: Integers = np.zeros(sum(counts) + 1, np.int32)
     at = base = 0
     for piece, count in zip(pieces, counts, strict=True):
@@ -207,7 +207,7 @@ def _array(
 
 
 def _without_hidden(array: pa.Array, lengths: Integers, valid: Flags | None) -> pa.Array:
-    """The same without what stands in a null's place: a writer should leave nothing there, and some may."""
+    """The same without bytes in place of nulls: a writer should leave none there, but some may."""
     if valid is None or not lengths[valid == 0].any():
         return array
     return array.take(pa.array(np.arange(len(array))))

@@ -1,4 +1,4 @@
-"""The object of a segment: a Parquet file that any reader of Parquet reads, with checks of our own that others ignore.
+"""The object of a segment: a Parquet file for any Parquet reader, with our own checksums, which others ignore.
 
 Page checksums do not cover page headers, and nothing covers the footer, so every row group has a CRC32C in the footer's
 metadata, and the footer one in a block of 16 bytes before it. The format is in `docs/internals/segment.md`.
@@ -41,12 +41,12 @@ _RISING = ("offset", "sequence", *_TIMES)  # stored as differences
 
 
 class InvalidSegment(Exception):
-    """Bytes that are no segment, or another one. Whoever knows the key makes `SegmentDamaged` of it."""
+    """The bytes are not a segment, or not the expected one. Callers that know the key raise `SegmentDamaged`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A row group: its first offset, its rows, where its bytes lie, and their CRC32C."""
+    """A row group: its first offset, its rows, where its bytes are, and their CRC32C."""
 
     first: int
     rows: int
@@ -57,7 +57,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What the end of a segment says, checked."""
+    """The verified footer of a segment."""
 
     stream: str
     plan: SegmentPlan
@@ -95,12 +95,12 @@ class Footer:
 
 
 class SegmentWriter:
-    """Makes the bytes of one segment. The same rows and plan give the same bytes, however the rows come."""
+    """Builds the bytes of one segment. The same rows and plan give the same bytes, however the rows are divided."""
 
     def __init__(self, plan: SegmentPlan, stream: str) -> None:
         self._plan = plan
         self._stream = stream
-        self._next = plan.first  # no row may be below
+        self._next = plan.first  # the next row must have at least this offset
         self._waiting: list[pa.RecordBatch] = []  # less than a row group
         self._digest = RowDigest()
         self._groups: list[Group] = []
@@ -121,9 +121,9 @@ class SegmentWriter:
         )
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Rows that follow those before. `BatchInvalid` if they go back, or lie outside of the plan.
+        """Adds the next rows. `BatchInvalid` if their offsets go back or are outside the plan.
 
-        `BatchTooLarge` if one could not come back: it stays where it is.
+        `BatchTooLarge` if a row could not become a batch again: it stays where it is.
         """
         offsets = integers(rows.column("offset"))
         if int(offsets[0]) < self._next or int(offsets[-1]) > self._plan.last or (np.diff(offsets) <= 0).any():
@@ -136,7 +136,7 @@ class SegmentWriter:
             self._write_groups(last=False)
 
     def finish(self) -> bytes:
-        """The whole object. `BatchInvalid` if the rows do not reach from one end of the plan to the other."""
+        """The whole object. `BatchInvalid` if the rows do not cover the plan."""
         self._write_groups(last=True)
         if not self._groups or self._next != self._plan.last + 1:  # before the first row there may be a gap
             raise BatchInvalid(f"the rows end before {self._plan.last}, where the segment does")
@@ -171,7 +171,7 @@ class SegmentWriter:
             fitting = max(int(np.searchsorted(ends, before + GROUP_BYTES, "right")), at + 1)
             end = min(fitting, at + GROUP_ROWS, len(rows))
             if end == len(rows) and end < at + GROUP_ROWS and not last:
-                break  # more rows may belong to it
+                break  # more rows may follow in this row group
             self._write_group(rows.slice(at, end - at))
             at = end
         self._waiting = [rows.slice(at)] if at < len(rows) else []
@@ -188,7 +188,7 @@ class SegmentWriter:
 
 
 class _Sink:
-    """The file that Parquet is written to: in memory, with a running CRC32C. The footer is kept apart."""
+    """The file that Parquet is written to: in memory, with a running CRC32C. The footer is kept separately."""
 
     closed = False
 
@@ -208,7 +208,7 @@ class _Sink:
         return self.position
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing, because nothing is buffered."""
 
     def close(self) -> None:
         self.closed = True
@@ -217,7 +217,7 @@ class _Sink:
         self._footer = BytesIO()
 
     def whole(self) -> bytes:
-        """The object, with our block before the footer. Nothing is copied but the footer."""
+        """The object, with our block before the footer. Only the footer is copied."""
         assert self._footer is not None
         footer = self._footer.getvalue()
         self._body.write(_CHECK.pack(_CHECK_MARK, crc32c(footer), 0) + footer)
@@ -230,7 +230,7 @@ class _Sink:
 
 
 def footer_bytes(tail: bytes, size: int) -> int:
-    """How many bytes at the end of an object of `size` its footer takes; `tail` is its end."""
+    """How many bytes the footer takes at the end of an object of `size`; `tail` is its end."""
     if len(tail) < _TAIL.size + _CHECK.size or size < len(tail):
         raise InvalidSegment("it is too short")
     length, magic = _TAIL.unpack(tail[-_TAIL.size :])
@@ -283,7 +283,7 @@ def _footer(parquet: pq.FileMetaData, length: int, size: int) -> Footer:
 
 
 def read_group(footer: Footer, index: int, data: bytes) -> pa.RecordBatch:
-    """The rows of one row group, of the very bytes that its place says."""
+    """The rows of one row group, from exactly its bytes."""
     group = footer.groups[index]
     if len(data) != group.length or crc32c(data) != group.crc:
         raise InvalidSegment(f"row group {index} does not match its checksum")
@@ -304,7 +304,7 @@ def _no_rows() -> pa.RecordBatch:
 
 
 class _Part:
-    """A file of which only one stretch is there."""
+    """A file of which only one part is available."""
 
     closed = False
 
@@ -332,10 +332,10 @@ class _Part:
 
 
 class SegmentScan:
-    """Reads an object from end to end, part by part, and says whether every byte and row is what its footer says."""
+    """Reads an object completely, part by part, and checks every byte and row against its footer."""
 
     def __init__(self, tail: bytes, size: int) -> None:
-        """`tail` is the end of the object, with all of its footer."""
+        """`tail` is the end of the object, with the whole footer."""
         self.footer = read_footer(tail, size)
         self._tail = tail[-self.footer.length :]
         self._checksum = sha256()
@@ -343,12 +343,12 @@ class SegmentScan:
         self._next = 0
 
     def parts(self) -> list[tuple[int, int]]:
-        """Start and length of the parts to give to `take`, in order: a row group each, the first with what precedes."""
+        """Start and length of the parts for `take`, in order: one row group each, the first with what precedes it."""
         places = [(group.start, group.length) for group in self.footer.groups]
         return [(0, sum(places[0])), *places[1:]]
 
     def take(self, data: bytes) -> pa.RecordBatch:
-        """The rows of the next part. What `finish` says holds for all of them."""
+        """The rows of the next part. They count only once `finish` has succeeded."""
         before = len(_MAGIC) if self._next == 0 else 0
         if data[:before] != _MAGIC[:before]:
             raise InvalidSegment("it does not start as Parquet does")
@@ -359,7 +359,7 @@ class SegmentScan:
         return rows
 
     def finish(self) -> str:
-        """The checksum of the object."""
+        """Completes the checks; returns the checksum of the object."""
         if self._digest.rows != self.footer.rows or self._digest.hexdigest() != self.footer.digest:
             raise InvalidSegment("the digest of its rows differs")
         self._checksum.update(self._tail)
@@ -367,5 +367,5 @@ class SegmentScan:
 
 
 def made(data: bytes, batch_bytes: int) -> Segment:
-    """What to record of an object that was just made."""
+    """The record of an object that was just built."""
     return read_footer(data, len(data)).segment(batch_bytes, len(data), sha256(data).hexdigest())

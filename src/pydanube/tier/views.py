@@ -1,4 +1,4 @@
-"""Rows of a segment as numpy sees them."""
+"""Views of a segment's rows for numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydanube.wire.arrow_views import Integers, spans
 
 
 def row_bytes(rows: pa.RecordBatch) -> Integers:
-    """Of every row, the bytes of its key, payload and attributes, with 8 for each attribute: it may be empty."""
+    """The bytes of each row's key, payload and attributes, plus 8 for each attribute, which may be empty."""
     total: Integers = np.diff(spans(rows.column("key"))).astype(np.int64)
     total += np.diff(spans(rows.column("payload")))
     attributes = rows.column("attributes")

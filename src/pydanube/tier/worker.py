@@ -1,7 +1,7 @@
-"""The process of the cold tier: `python -m pydanube.tier.worker FD PARENT`, started by a broker and by nothing else.
+"""The process of the cold tier: `python -m pydanube.tier.worker FD PARENT`, started only by a broker.
 
-It is told over the socket FD where objects are, does what is asked, and goes when the socket ends or its parent does.
-It leaves without tidying up: libraries of object storage may hang or abort then, and nothing here needs an end.
+It learns over the socket FD where objects are, does what it is asked, and exits when the socket or its parent ends. It
+exits without cleaning up: libraries of object storage may hang or abort then, and nothing here needs it.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _LOG_CHARACTERS_MAX = 4 * KIB
-_LOGS_WAITING_BYTES_MAX = 1 * MIB  # beyond it lines are dropped
-_TAKEN_BYTES = WINDOW_BYTES // 2  # of whole batches that wait; more data is asked for below it
+_LOGS_WAITING_BYTES_MAX = 1 * MIB  # beyond that, log lines are dropped
+_TAKEN_BYTES = WINDOW_BYTES // 2  # of complete batches that wait; below that, more data is requested
 
 
 _HEAVY = ("write", "merge", "verify")
 
 
 def give_back_memory() -> None:
-    """Segments leave much that is free and not given back: what one process took at most, it would keep."""
+    """Returns free memory to the system: otherwise a process would keep the most that a segment ever needed."""
     import pyarrow
 
     pyarrow.default_memory_pool().release_unused()
@@ -70,14 +70,14 @@ def open_place(scheme: str, options: dict[str, str], shown: str) -> Objects:
 
 
 class Incoming:
-    """Data of one call as it arrives; what takes it gives credit for more."""
+    """Data of one call as it arrives; taking it gives credit for more."""
 
     def __init__(self, credit: Callable[[int], None]) -> None:
         self._credit = credit
         self._reader = BatchReader()
         self._queue: Queue[Batch | bytes | None] = Queue()  # bounded by credit
         self._waiting = 0  # bytes in the queue
-        self._owed = 0  # bytes that came and were not credited yet
+        self._owed = 0  # bytes that arrived and were not credited yet
 
     def came(self, piece: bytes, *, batches: bool) -> None:
         self._owed += len(piece)
@@ -120,7 +120,7 @@ class Incoming:
 
 
 class Server:
-    """Does what frames ask, each call in a task."""
+    """Serves the calls of the broker, each in a task."""
 
     def __init__(self, link: FrameStream) -> None:
         self._link = link
@@ -140,7 +140,7 @@ class Server:
         }
 
     async def run(self) -> None:
-        """Until the socket ends."""
+        """Serves until the socket ends."""
         hello = await self._link.receive()
         if hello.kind is not FrameKind.HELLO:
             raise StreamBroken("the first frame is not HELLO")
@@ -176,7 +176,7 @@ class Server:
         if operation == "write":
             self._takes_batches.add(number)
         task = self._tasks[number] = asyncio.create_task(self._do(number, operation, arguments))
-        task.add_done_callback(lambda _: self._forget(number, operation))  # also of one that never began
+        task.add_done_callback(lambda _: self._forget(number, operation))  # also called for a task that never began
 
     async def _do(self, number: int, operation: str, arguments: dict[str, Any]) -> None:
         try:
@@ -186,7 +186,7 @@ class Server:
             return
         except DanubeError as error:
             self._answer(number, error)
-        except Exception as error:  # the process goes on for others
+        except Exception as error:  # other calls continue
             log.exception("%s failed", operation)
             self._answer(number, ObjectsFailed(f"{operation}: {type(error).__name__}"))
 
@@ -253,7 +253,7 @@ class Server:
 
 
 def _open(hello: dict[str, Any]) -> Any:
-    """The segments in this process. `ObjectsRefused` if what they need is not installed."""
+    """The segments in this process. `ObjectsRefused` if a required package is not installed."""
     module, _, name = str(hello["opener"]).partition(":")
     try:
         import pyarrow
@@ -269,7 +269,7 @@ def _open(hello: dict[str, Any]) -> Any:
 
 
 class _Tables:
-    """Tables at this place, in a thread of their own: their library waits for object storage by itself."""
+    """Tables at this location, in a thread of their own, because their library blocks on object storage."""
 
     def __init__(self, scheme: str, options: dict[str, str], shown: str) -> None:
         from pydanube.adapters.objects_url import ObjectsPlace
@@ -294,7 +294,7 @@ class _Tables:
 
 
 class _LinkLog(logging.Handler):
-    """Log lines go to the broker, which knows where they belong."""
+    """Sends log lines to the broker, which writes them to its own log."""
 
     def __init__(self, link: FrameStream, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -321,7 +321,7 @@ async def _serve(end: socket.socket) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Ends with the broker, also if that is killed and this process is busy."""
+    """Makes this process end with the broker, even if that is killed while this process is busy."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -330,7 +330,7 @@ def _die_with(parent: int) -> None:
 
 def main() -> None:
     _die_with(int(sys.argv[2]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the broker says when
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the broker decides when to stop
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -338,7 +338,7 @@ def main() -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where there is one: it hands data to the socket without copies."""
+    """uvloop's, if it is installed: it passes data to the socket without copies."""
     try:
         import uvloop
     except ImportError:

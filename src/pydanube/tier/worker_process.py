@@ -1,7 +1,7 @@
-"""A process of the cold tier as its broker holds it: started, greeted, called, and told to go.
+"""A process of the cold tier as its broker sees it: started, configured, called, and ended.
 
-It is told where objects are over a socket that only the two know, never on a command line. When the socket ends, all
-calls under way fail, and may be made again.
+It learns where objects are over a private socket, never on a command line. When the socket ends, all calls in progress
+fail, and may be repeated.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 
-# What is freed can be given back: one allocator for all, and few arenas for few threads.
+# One allocator for everything, and few arenas, so that freed memory can be returned to the system.
 _MEMORY = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 
 
 class Call:
-    """One call under way: what came back of it, and how much may be sent."""
+    """One call in progress: what it has returned, and how much may be sent."""
 
     def __init__(self, number: int, *, batches: bool) -> None:
         self.number = number
@@ -42,7 +42,7 @@ class Call:
         self._news = Event()  # credit, or the end
 
     async def room(self, size: int) -> bool:
-        """Waits until so much more may be sent; False if the call is over."""
+        """Waits until `size` more bytes may be sent; false if the call is over."""
         while not self.result.done() and self._flying and self._flying + size > WINDOW_BYTES:
             self._news.clear()
             await self._news.wait()
@@ -72,7 +72,7 @@ class Call:
 
 
 class WorkerProcess:
-    """A process that has said it is ready. `serve` runs until it ends."""
+    """A process that is ready. `serve` runs until it ends."""
 
     def __init__(self, process: subprocess.Popen[bytes], link: FrameStream) -> None:
         self._process = process
@@ -80,8 +80,8 @@ class WorkerProcess:
         self._calls: dict[int, Call] = {}
         self._numbers = 0
         self._over = Event()
-        self.leaving = False  # it has grown too large: it is given nothing more to do
-        self.retired = 0  # bytes of memory it had taken when it was told to go, if it was
+        self.leaving = False  # it has grown too large, and gets no more work
+        self.retired = 0  # bytes of memory that it used when it was retired, if it was
 
     @property
     def busy(self) -> bool:
@@ -89,7 +89,7 @@ class WorkerProcess:
 
     @property
     def resident_bytes(self) -> int:
-        """Of memory; 0 if the system does not say, or it has ended."""
+        """Bytes of memory that it uses; 0 if that is unknown, or it has ended."""
         try:
             with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
                 return int(file.read().split()[1]) * resource.getpagesize()
@@ -97,7 +97,7 @@ class WorkerProcess:
             return 0
 
     def retire(self) -> None:
-        """It has nothing to do, and goes: the next one has more memory to itself."""
+        """Ends an idle process, so that the next one starts with little memory."""
         self.retired = self.resident_bytes
         self._over.set()
         self.link.close()
@@ -108,7 +108,7 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, hello: Mapping[str, Any]) -> WorkerProcess:
-        """`ObjectsFailed` if it does not come up, or what it says itself."""
+        """Starts a process; raises `ObjectsFailed` if it does not become ready, or the error that it reports."""
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:  # out of descriptors, for now
@@ -147,7 +147,7 @@ class WorkerProcess:
             self._take(frame)
 
     async def serve(self, lost: Callable[[], None]) -> None:
-        """Takes what it sends until it ends or says nonsense; then calls `lost`, and every call fails."""
+        """Receives its frames until it ends or sends an invalid one; then calls `lost`, and every call fails."""
         why = "its process ended"
         try:
             while True:
@@ -172,7 +172,7 @@ class WorkerProcess:
         return call
 
     def close(self, call: Call) -> None:
-        """Nobody waits for it any more."""
+        """Closes a call that no one waits for any longer."""
         if self._calls.pop(call.number, None) and not call.result.done():
             self.link.send(FrameKind.CANCEL, call.number)
 
@@ -185,7 +185,7 @@ class WorkerProcess:
             raise to_error(json.loads(frame.body))
         call = self._calls.get(frame.call)
         if call is None:
-            return  # given up meanwhile
+            return  # it was given up meanwhile
         if frame.kind is FrameKind.DATA:
             try:
                 call.came(frame.body)
@@ -199,7 +199,7 @@ class WorkerProcess:
             call.fail(to_error(json.loads(frame.body)))
 
     async def end(self) -> None:
-        """Lets it go; ends it if it does not, as when a call to object storage hangs."""
+        """Lets the process exit; kills it if it does not, for example because a call to object storage hangs."""
         self._over.set()
         self.link.close()
         wait: Task[int] = asyncio.create_task(asyncio.to_thread(self._process.wait))
@@ -209,10 +209,10 @@ class WorkerProcess:
             await wait
 
     async def lost(self) -> None:
-        """Waits until its end was noticed."""
+        """Waits until its end has been noticed."""
         await self._over.wait()
 
     @property
     def code(self) -> int | None:
-        """How it ended."""
+        """Its exit code."""
         return self._process.returncode

@@ -1,7 +1,7 @@
-"""Offsets done out of order, as one bitmap per chunk of offsets. What it costs depends on the chunk, not on the set.
+"""Offsets done out of order, as one bitmap per chunk of offsets. An operation costs as much as its chunk, not the set.
 
-The set spans a bounded number of chunks from where it starts, so neither its memory nor a step through it can run
-away. It knows nothing of subscriptions; a cursor moves its start.
+The set spans a bounded number of chunks from where it starts, which bounds both its memory and the time to walk
+through it. It knows nothing of subscriptions; a cursor moves its start.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class AckSet:
 
     def __init__(self, start: int = 0) -> None:
         self._first_chunk = start >> _SHIFT
-        self.ceiling = (self._first_chunk + CURSOR_CHUNKS_MAX) << _SHIFT  # holds none from here on; only rises
-        self._chunks: dict[int, int] = {}  # none is empty; full ones are FULL_CHUNK itself, which they share
+        self.ceiling = (self._first_chunk + CURSOR_CHUNKS_MAX) << _SHIFT  # it can hold no offset from here; only rises
+        self._chunks: dict[int, int] = {}  # none is empty; all full ones are the same object, FULL_CHUNK
         self.count = 0
 
     def __eq__(self, other: object) -> bool:
@@ -35,18 +35,18 @@ class AckSet:
             return NotImplemented
         return self._first_chunk == other._first_chunk and self._chunks == other._chunks
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # it is mutable
 
     def __contains__(self, offset: int) -> bool:
         bits = self._chunks.get(offset >> _SHIFT)
         return bits is not None and bits >> (offset & _MASK) & 1 == 1
 
     def chunks(self) -> dict[int, int]:
-        """Number and bitmap of each chunk, in any order; a copy, which costs little: bitmaps are immutable."""
+        """Number and bitmap of each chunk, in any order. This is a copy, and cheap, because bitmaps are immutable."""
         return self._chunks.copy()
 
     def load_chunk(self, number: int, bits: int) -> None:
-        """Takes over one of `chunks()` of a set that started here."""
+        """Loads one of the `chunks()` of a set with the same start."""
         if number in self._chunks or not self._first_chunk <= number < self.ceiling >> _SHIFT:
             raise StateInvalid(
                 f"chunk {number} already exists, or is out of range: the set starts at {self._first_chunk}"
@@ -54,7 +54,7 @@ class AckSet:
         self._merge(number, bits)
 
     def add(self, first: int, last: int) -> int:
-        """Adds a range, all or nothing; returns how many offsets of it are new."""
+        """Adds a range, completely or not at all; returns how many of its offsets are new."""
         if last >= self.ceiling:
             raise AcksScattered(
                 f"offset {last} was acknowledged, but the cursor holds only offsets below {self.ceiling}"
@@ -111,7 +111,7 @@ class AckSet:
         return below + (self._chunks.get(number, 0) & ((1 << low) - 1)).bit_count()
 
     def drop_below(self, offset: int) -> None:
-        """Forgets what lies below `offset`, where the set starts from now on."""
+        """Removes everything below `offset`, where the set starts from now on."""
         number, low = offset >> _SHIFT, offset & _MASK
         if number > self._first_chunk:
             passed = number - self._first_chunk

@@ -1,7 +1,7 @@
 """What one subscription has finished: everything below its floor, and a bounded set of offsets above it.
 
-Deciding only reads and returns the record to log; `replay` is the only writer. It knows neither consumers nor what is
-in flight, and it never passes an offset that no record calls done.
+Deciding only reads, and returns the record to log; `replay` is the only writer. A cursor knows neither consumers nor
+what is in flight, and it never passes an offset that no record calls done.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Cursor:
     def __init__(self, subscription: int, floor: int = 0, generation: int = 0) -> None:
         self.subscription = subscription
         self.floor = floor
-        self.generation = generation  # of the subscription: one more with each seek
+        self.generation = generation  # of the subscription; each seek adds one
         self.above = AckSet(floor)
 
     @property
     def ceiling(self) -> int:
-        """Dispatch stops below: what it hands out can then always be acknowledged. It falls only with a seek."""
+        """Dispatch stops below it, so that whatever it hands out can be acknowledged. Only a seek lowers it."""
         return self.above.ceiling
 
     def pending(self, first: int, last: int) -> list[Range]:
@@ -39,7 +39,7 @@ class Cursor:
         return self.above.missing(max(first, self.floor), last)
 
     def behind(self, count: int, end: int) -> int:
-        """The floor that leaves its next `count` undone offsets behind, at most `end`."""
+        """The floor after the next `count` offsets that are not done, at most `end`."""
         floor = self.floor
         for first, last in self.pending(floor, end - 1) if count > 0 else ():
             floor = min(last, first + count - 1) + 1
@@ -49,9 +49,9 @@ class Cursor:
         return floor
 
     def decide_ack(self, ranges: Sequence[Range], end: int, cause: Cause = Cause.ACKED) -> Acked | None:
-        """What of `ranges` is worth logging; None if all of it is done. Nothing from `end` on is confirmed yet.
+        """The record of what is new in `ranges`; None if all of it is done. Nothing from `end` on is confirmed yet.
 
-        A range keeps its done part unless all of it is done: cutting it up could make thousands out of one.
+        A range that is partly done is logged whole: cutting it up could turn one range into thousands.
         """
         if len(ranges) == 1:  # most acks are of one message
             first, last = ranges[0]
@@ -71,7 +71,7 @@ class Cursor:
         return Acked(self.subscription, self.generation, undone, cause) if undone else None
 
     def decide_move(self, floor: int, end: int, cause: Cause) -> Moved | None:
-        """A new floor, at most `end`; None if the move would change nothing. A seek always changes something."""
+        """The record of a new floor, at most `end`; None if the move changes nothing, which a seek never does."""
         if cause not in MOVES or floor < 0:
             raise ArgumentInvalid(f"a cursor cannot move to {floor} by {cause.name}")
         if floor > end:
@@ -82,14 +82,14 @@ class Cursor:
         return Moved(self.subscription, self.generation, floor, cause, passed) if floor > self.floor else None
 
     def replay(self, record: Acked | Moved) -> int:
-        """Applies the record; returns how many offsets became done by it, 0 for any move."""
+        """Applies the record; returns how many offsets it made done, 0 for any move."""
         if type(record) is not Acked:
             assert isinstance(record, Moved)
             self._move(record)
             return 0
         _, generation, ranges, _ = record
         if generation != self.generation:
-            return 0  # of the time before a seek
+            return 0  # it is from before a seek
         floor, above = self.floor, self.above
         if len(ranges) == 1 and ranges[0][0] > floor:
             return above.add(*ranges[0])
@@ -109,7 +109,7 @@ class Cursor:
             self._rise(record.floor)
 
     def _rise(self, floor: int) -> None:
-        """Everything below `floor` is done now, and so may be what follows."""
+        """Raises the floor to `floor`, and past any done offsets that follow."""
         above = self.above
         self.floor = above.next_missing(floor) if above.count else floor
         above.drop_below(self.floor)
@@ -134,7 +134,7 @@ class Cursor:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same offsets in order, as few ranges as can be. One that ends before it starts stays as it is."""
+    """The same offsets in order, in as few ranges as possible. A range that ends before it starts is left unchanged."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1 and first <= last:

@@ -1,7 +1,8 @@
-"""Which batches each named producer has published, so that one sent again gets its first offset and is not kept twice.
+"""Which batches each named producer has published, so that a repeated batch gets its original offset and is not stored
+again.
 
-The state derives from batch headers (`appended`) and from attach records (`replay`); deciding only reads. What cannot
-be known is a typed error, never a silent accept.
+The state is derived from batch headers (`appended`) and from attach records (`replay`); deciding only reads. If the
+answer cannot be known, that is a typed error; the batch is never accepted silently.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ from pydanube.topic.records import (
     name_bytes,
 )
 
-NO_PRODUCER = 0  # in a batch header: nobody asked for deduplication
+NO_PRODUCER = 0  # in a batch header: the batch is not deduplicated
 
 
 class Duplicate(NamedTuple):
-    """These very messages were published before. Their offset may be told once it is durable."""
+    """The same messages were published before. Their offset may be returned once it is durable."""
 
     base_offset: int
 
 
 class Fresh(NamedTuple):
-    """Publish it."""
+    """The batch is new and has to be published."""
 
 
 class Renewal(NamedTuple):
-    """A session attaches again: a compare-and-set of its epoch, so that asking twice is asking once.
+    """A session attaches again: a compare-and-set of its epoch, which can be repeated safely.
 
-    Whoever lost the answer asks again with the same numbers. `wanted` is drawn by chance above `held`: nobody else,
-    who gets the next epoch or draws another one, has it.
+    A client that did not get the answer asks again with the same numbers. `wanted` is a random number above `held`, so
+    that no other session has it: others get the next epoch, or draw another number.
     """
 
-    held: int  # the epoch it had
-    wanted: int  # and the one it shall have
+    held: int  # the epoch that it had
+    wanted: int  # the epoch that it asks for
 
     def check(self) -> None:
         if not 0 < self.held < self.wanted <= OFFSET_MAX:
@@ -72,32 +73,32 @@ FRESH = Fresh()
 
 @dataclass(slots=True)
 class Producer:
-    """One name. The window holds its last batches, which follow each other without gaps."""
+    """One producer name. Its window has the last batches, which follow each other without gaps."""
 
     id: int
     name: str
     epoch: int
     used: int  # when it last attached or published
-    doubtful: bool  # others had been forgotten when it first attached: it may be one of them
+    doubtful: bool  # names had been forgotten before it first attached, and it may be one of them
     start: int = 0  # its first sequence ever
     next_sequence: int = 0  # 0: nothing published yet
     firsts: array[int] = field(default_factory=lambda: array("q"))  # first sequence of each batch
-    bases: array[int] = field(default_factory=lambda: array("q"))  # its base offset
-    left_below: int = 0  # batches that left the window have their base offset below
-    temporary: bool = False  # it has no name of its own: when it leaves, nothing of it is worth keeping
+    bases: array[int] = field(default_factory=lambda: array("q"))  # base offset of each batch
+    left_below: int = 0  # all batches that left the window have base offsets below this
+    temporary: bool = False  # its name was made up for it, so nothing is remembered when it leaves
 
     @property
     def last_sequence(self) -> int | None:
-        """None if it has not published yet."""
+        """The sequence of its last message; None if it has not published yet."""
         return self.next_sequence - 1 if self.next_sequence else None
 
     @property
     def last_offset(self) -> int | None:
-        """Of the last message in its window."""
+        """The offset of the last message in its window; None if the window is empty."""
         return self.bases[-1] + self.next_sequence - self.firsts[-1] - 1 if self.bases else None
 
     def find(self, first: int, count: int) -> Duplicate:
-        """These sequences, all before the next one, as the remembered batch that has them, or as a part of it."""
+        """Finds sequences that were published before in the window: they are a remembered batch, or a part of one."""
         if first < self.start:
             raise SequenceGap(f"{self.name!r} started at {self.start}; expected {self.next_sequence}, got {first}")
         oldest = self.firsts[0] if self.firsts else self.next_sequence
@@ -111,12 +112,12 @@ class Producer:
 
     def remember(self, first: int, count: int, base_offset: int) -> None:
         if first < self.next_sequence:
-            return  # a snapshot covers it
+            return  # a snapshot already has it
         if not self.next_sequence:
             self.start = first
         stale = max(0, len(self.firsts) - DEDUP_WINDOW_BATCHES + 1)
         if first != self.next_sequence:
-            stale = len(self.firsts)  # a part of the topic was lost: what came before does not lead up to this
+            stale = len(self.firsts)  # a part of the topic was lost, so earlier batches do not lead up to this one
         if stale:
             self.left_below = self.bases[stale - 1] + 1
             del self.firsts[:stale], self.bases[:stale]
@@ -125,7 +126,7 @@ class Producer:
         self.next_sequence = first + count
 
     def state_at(self, data_offset: int) -> ProducerState:
-        """As of the batches below `data_offset`: later ones may be lost in a crash, and are read again if not."""
+        """The state after the batches below `data_offset`. Later ones are read again, unless a crash loses them."""
         assert data_offset >= self.left_below
         kept = bisect_left(self.bases, data_offset)
         firsts, bases = tuple(self.firsts[:kept]), tuple(self.bases[:kept])
@@ -154,8 +155,8 @@ class ProducerTable:
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
         self._names: dict[str, Producer] = {}
-        self.temporary: dict[int, Producer] = {}  # of these, those without a name of their own
-        self.made = 0  # ids given so far; none is used again
+        self.temporary: dict[int, Producer] = {}  # those of them whose names were made up
+        self.made = 0  # ids assigned so far; none is used again
         self.forgotten = 0
 
     def __len__(self) -> int:
@@ -171,17 +172,17 @@ class ProducerTable:
         return self._names.get(name)
 
     def has(self, producer: int, epoch: int) -> bool:
-        """Whether that session is the last of its producer."""
+        """Whether that session is the latest of its producer."""
         known = self._producers.get(producer)
         return known is not None and known.epoch == epoch
 
     def unconfirmed(self, producer: int, end: int) -> int:
-        """How many of its batches lie at or above `end`, the confirmed end."""
+        """How many of its batches are at or above `end`, the confirmed end."""
         bases = self.get(producer).bases
         return len(bases) - bisect_left(bases, end)
 
     def rewind(self, data_offset: int) -> None:
-        """Forgets the batches from `data_offset` on: what became of them is found out from the stream."""
+        """Forgets the batches from `data_offset` on; the stream will show what became of them."""
         states = self.snapshot(data_offset)
         self._producers.clear()
         self._names.clear()
@@ -200,12 +201,13 @@ class ProducerTable:
         held: Container[int] = (),
         forgets: bool = True,
     ) -> list[ProducerAttached | ProducersForgotten | ProducersReleased]:
-        """The same name gets its id again and a later epoch, which fences the session before.
+        """The records that attach a producer. A known name keeps its id and gets a later epoch, which fences the
+        previous session.
 
-        With `fresh` its user vouches that it repeats nothing, should the name turn out to be unknown. A temporary one
-        has no name of its own: it repeats nothing under another id than it sent it with first. A renewal is of the
-        session that has the name now, or is refused; nothing is left to do if it was made already. `held` are
-        connected. Without `forgets` the clock is in doubt, and no name is forgotten because it was idle.
+        With `fresh`, the caller vouches that it repeats nothing, in case the name is unknown. The name of a `temporary`
+        producer was made up for it, so it never repeats a batch under another id. A `renewal` is refused unless it is
+        from the session that has the name now; if it has already been made, there is nothing to record. `held` has the
+        producers that are connected. Without `forgets`, the clock is in doubt, and no name is forgotten for being idle.
         """
         known = self._names.get(name)
         if known is not None:
@@ -216,7 +218,7 @@ class ProducerTable:
                 if renewal.held < known.epoch:
                     raise ProducerFenced(f"{name!r} is attached with epoch {known.epoch}, after {renewal.held}")
                 epoch = renewal.wanted
-            stays = known.temporary and temporary  # what an application calls by its name is remembered as such
+            stays = known.temporary and temporary  # once an application uses the name, it is remembered
             return [ProducerAttached(known.id, name, epoch, max(now, known.used), fresh, stays)]
         name_bytes(name)
         records: list[ProducerAttached | ProducersForgotten | ProducersReleased] = []
@@ -229,13 +231,13 @@ class ProducerTable:
         return [*records, ProducerAttached(self.made + 1, name, 1, max(now, 0), fresh, temporary)]
 
     def decide_release(self, producers: Iterable[int]) -> list[ProducersReleased]:
-        """Those of them that are there need not be remembered any more."""
+        """The records that release those of the producers that are known: they need not be remembered."""
         there = [producer for producer in producers if producer in self._producers]
         cuts = range(0, len(there), PRODUCERS_FORGOTTEN_MAX)
         return [ProducersReleased(tuple(there[at : at + PRODUCERS_FORGOTTEN_MAX])) for at in cuts]
 
     def decide(self, producer: int, epoch: int, first_sequence: int, count: int) -> Fresh | Duplicate:
-        """Whether to publish a batch with this header from a session of `epoch`; raises where neither answer holds."""
+        """Whether a batch with this header, from a session of `epoch`, is new or a duplicate; raises if neither."""
         if producer == NO_PRODUCER:
             return FRESH
         known = self.get(producer)
@@ -257,7 +259,7 @@ class ProducerTable:
         return known.find(first_sequence, count)
 
     def appended(self, producer: int, first_sequence: int, count: int, base_offset: int, append_time: int) -> None:
-        """A batch was queued, or is read again at a restart. Batches of forgotten producers count no more."""
+        """Notes a batch that was queued, or read again at a restart. Batches of forgotten producers are ignored."""
         known = self._producers.get(producer)
         if known is not None:
             known.remember(first_sequence, count, base_offset)
@@ -316,7 +318,8 @@ class ProducerTable:
             self.temporary[producer.id] = producer
 
     def _temporary_room(self, held: Container[int]) -> ProducersReleased:
-        """Those that nobody holds go, the longest unused first. Names that applications gave keep nobody out."""
+        """Makes room by releasing temporary producers that are not connected, the longest unused first. Names given by
+        applications do not count towards this limit."""
         away = sorted((known.used, known.id) for known in self.temporary.values() if known.id not in held)
         if not away:
             raise TooManyProducers(f"the topic has {len(self.temporary)} connected producers without a name")

@@ -1,7 +1,7 @@
 """The records of a topic's state ledger and their bytes: a kind, fixed fields, then the part whose length varies.
 
-Numbers are little-endian and the last part goes on to the end of the record, so a record has one encoding only. All is
-judged when it is read. Nothing here knows what the records do; that is `TopicState`.
+Numbers are little-endian and the last part extends to the end of the record, so a record has exactly one encoding.
+Everything is validated when it is read. Nothing here knows what the records do; `TopicState` does.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Cause(IntEnum):
     """Why messages are done. The numbers are on disk and index a subscription's counters."""
 
     ACKED = 0
-    POISON = 1  # given up after its redeliveries
+    POISON = 1  # given up after too many redeliveries
     DEAD_LETTERED = 2
     FILTERED = 3
     EXPIRED = 4  # older than the time to live
-    DROPPED = 5  # the oldest went to make room
-    SKIPPED = 6  # passed over on request
-    SEEK = 7  # passed over by a seek
-    UNUSED = 8  # no message ever had the offset: ledgers may leave gaps between them
-    LOST = 9  # damaged on disk, and given up by the operator
+    DROPPED = 5  # among the oldest of a backlog that grew too large
+    SKIPPED = 6  # skipped on request
+    SEEK = 7  # skipped by a seek
+    UNUSED = 8  # no message ever had the offset: there may be gaps between ledgers
+    LOST = 9  # damaged on disk, and the operator accepted the loss
 
 
 MOVES = frozenset({Cause.EXPIRED, Cause.DROPPED, Cause.SKIPPED, Cause.SEEK})
@@ -75,7 +75,7 @@ class SubscriptionDeleted(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """Offsets that are done, for one cause. Some may have been done before."""
+    """Offsets that are done, for one cause. Some of them may have been done before."""
 
     subscription: int
     generation: int
@@ -84,13 +84,14 @@ class Acked(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """The floor moves. A seek goes either way and forgets what is above; the rest only go forward and keep it."""
+    """The floor moves. A seek goes in either direction and forgets what is above; other moves only go forward and keep
+    it."""
 
     subscription: int
-    generation: int  # after the move: a seek's is one more than before
+    generation: int  # after the move; a seek adds one
     floor: int
     cause: Cause
-    passed: int  # messages passed over that were not done
+    passed: int  # messages that were skipped without being done
 
 
 class ProducerAttached(NamedTuple):
@@ -98,27 +99,27 @@ class ProducerAttached(NamedTuple):
     name: str
     epoch: int
     time: int
-    fresh: bool = False  # its user vouches that nothing it sends was ever sent before
-    temporary: bool = False  # its name was made up for it: when it has left, nobody comes back with it
+    fresh: bool = False  # its user vouches that nothing it sends was sent before
+    temporary: bool = False  # its name was made up for it, and is not used again after it has left
 
 
 class ProducersForgotten(NamedTuple):
-    """There was no room for them: whoever comes with a new name may be one of them."""
+    """Names that were forgotten to make room: a producer with an unknown name may be one of them."""
 
     producers: tuple[int, ...]
 
 
 class ProducersReleased(NamedTuple):
-    """They have left, and nobody comes back under their names expecting to be known."""
+    """Producers that have left, and whose names will not be used again."""
 
     producers: tuple[int, ...]
 
 
 class SnapshotBegin(NamedTuple):
-    """All state as of here follows, up to `SnapshotEnd`, with nothing in between."""
+    """The beginning of a snapshot: the whole state follows, up to `SnapshotEnd`."""
 
     version: int
-    data_offset: int  # producers are as of the batches below
+    data_offset: int  # producers are as they were after the batches below this offset
     subscriptions_made: int
     producers_made: int
     producers_forgotten: int
@@ -199,7 +200,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes) -> Record:
-    """The record that `data` is, whole; `StateInvalid` for anything else."""
+    """The record that `data` encodes; `StateInvalid` if it is anything but one complete record."""
     if not 0 < len(data) <= STATE_RECORD_BYTES_MAX:
         raise StateInvalid(f"a record cannot have {len(data)} bytes")
     decoder = _DECODERS.get(data[0])
@@ -446,7 +447,7 @@ def _decode_end(data: bytes) -> SnapshotEnd:
     return SnapshotEnd(records)
 
 
-# The number of a kind is on disk: it never changes and is never used again.
+# The number of each kind is on disk, so it never changes and is never reused.
 _CODECS: dict[type[Record], tuple[int, Callable[[int, Any], bytes], Callable[[bytes], Record]]] = {
     SubscriptionCreated: (1, _encode_created, _decode_created),
     SubscriptionChanged: (2, _encode_changed, _decode_changed),

@@ -1,7 +1,7 @@
-"""Where the input of a batch ends, as an engine says it: whether two are the same, and whether a new query reads again
-what another one has read. Pure.
+"""Where the input of a batch ends, in the words of an engine: whether two ends are equal, and whether a new query reads
+again what another one has read. Pure.
 
-Danube's own source also says where its query began. Of other sources only ends can be compared.
+Danube's own source also says where its query began. For other sources, only the ends can be compared.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 
 from pydanube.base.limits import SINK_SOURCE_BYTES_MAX
 
-DIGEST = "sha256:"  # of one that is too long to be kept: it can still be told from another
+DIGEST = "sha256:"  # replaces an end that is too long to store, and can still be compared
 SHOWN_CHARACTERS = 120
-NOTHING = "-"  # of a source that has not come to anything yet
+NOTHING = "-"  # the end of a source that has not read anything yet
 Place = tuple[int, int]  # a topic's id, and a partition
 
 
 class _Topics(NamedTuple):
-    """What an end of Danube's own source says."""
+    """An end of Danube's own source."""
 
     ends: dict[Place, int]
-    begins: dict[Place, int] | None  # None if it does not say, as before there was `began`
+    begins: dict[Place, int] | None  # None if they are missing, as in versions before the field `began`
 
 
 def bounded(source: str) -> str:
-    """As it is, or its digest."""
+    """The end itself, or its digest if it is too long."""
     data = source.encode(errors="replace")
     if len(data) <= SINK_SOURCE_BYTES_MAX:
         return source
@@ -42,9 +42,9 @@ def same(one: str, other: str) -> bool:
 
 
 def reads_again(new: str, old: str) -> bool:
-    """Whether a query that has come to `new` has read what another one had read up to `old`.
+    """Whether a query that has reached `new` has read what another one had already read, up to `old`.
 
-    Not if it cannot be told.
+    False if that cannot be known.
     """
     if not new or not old:
         return False
@@ -70,14 +70,14 @@ def reads_again(new: str, old: str) -> bool:
 
 
 def _items(source: str) -> list[Any]:
-    """By source of the query."""
+    """The ends, one for each source of the query."""
     found = json.loads(source)
     items = found if isinstance(found, list) else [found]
     return [None if each == NOTHING else each for each in items]
 
 
 def _topics(item: Any) -> _Topics | None:
-    """None if it is an end of something else."""
+    """The end of Danube's own source; None if `item` is that of another source."""
     if not isinstance(item, dict):
         return None
     ends: dict[Place, int] = {}
@@ -108,7 +108,7 @@ def _without_begins(item: Any) -> Any:
 
 
 def _no_further(new: Sequence[Any], old: Sequence[Any]) -> bool:
-    """Whether all numbers in `new` are in `old` too, and there at least as high."""
+    """Whether each number in `new` is also in `old`, and at least as high there."""
     here, there = _numbers(new), _numbers(old)
     if not here or here.keys() != there.keys():
         return new == old and any(each is not None for each in new)
@@ -116,7 +116,7 @@ def _no_further(new: Sequence[Any], old: Sequence[Any]) -> bool:
 
 
 def _numbers(items: Sequence[Any]) -> dict[str, int]:
-    """Every number in them by its path."""
+    """Every number in the items, by its path."""
     numbers: dict[str, int] = {}
     waiting: list[tuple[str, Any]] = [("", list(items))]
     while waiting:

@@ -1,7 +1,9 @@
-"""Writes that happen exactly once: what is remembered of each writer, and what its next attempt is (§32, §33). Pure.
+"""Writes that happen exactly once: what is remembered about each writer, and how its next batch is judged (§32, §33).
+Pure.
 
-A writer stages its rows where nobody reads them, and then asks for a batch to be committed. The decision names all that
-was staged; from then on the batch will be there, whoever has to finish it. A batch that was committed before is done.
+A writer stages its rows in a hidden topic, and then asks for a batch to be committed. The decision names everything
+that was staged; once it is durable, the batch will be written, even if another process has to finish it. A batch that
+was committed before is done.
 """
 
 from __future__ import annotations
@@ -33,16 +35,16 @@ class Verdict(Enum):
 
 
 class Once(Enum):
-    """What a writer's batches are numbered by."""
+    """How the batches of a writer are numbered."""
 
     STREAM = "stream"  # a query's checkpoint: each run continues where the last one stopped, or repeats its last batch
-    VERSION = "version"  # an application's own versions, which rise: an older one is done
-    PLAIN = "plain"  # nothing: each write is its own
+    VERSION = "version"  # by an application's own rising versions: a lower one is done
+    PLAIN = "plain"  # not at all: each write stands alone
 
 
 @dataclass(frozen=True, slots=True)
 class SinkKey:
-    """A writer: of one query, to one topic (or those that its rows name), under one name."""
+    """A writer: one query, one target topic (or those that its rows name), and one name."""
 
     query: str
     target: str
@@ -61,26 +63,26 @@ class SinkKey:
 
 
 class Request(NamedTuple):
-    """A batch is to be committed: what was staged for it is named by the message at offset `decision`."""
+    """A request to commit a batch. The message at offset `decision` names what was staged for it."""
 
     once: Once
     run: str
     batch: int
-    source: str  # where its input ends, as the engine says it; "" if not known
+    source: str  # where its input ends, in the words of the engine; "" if not known
     decision: int
 
 
 class Part(NamedTuple):
-    """The rows of a batch for one topic, or partition: from `offset` on nobody else writes until they are there."""
+    """The rows of a batch for one topic or partition. No one else writes from `offset` on until they are written."""
 
     place: str
-    topic: int  # its id: one that was deleted and made again gets nothing
+    topic: int  # its id: a topic that was deleted and created again gets nothing
     offset: int
     rows: int
 
 
 class Repeat(NamedTuple):
-    """A run that came with a batch that was there, and the decision that it came with."""
+    """A run that sent a batch which was already committed, and the decision that it sent."""
 
     run: str
     decision: int
@@ -98,21 +100,21 @@ class SinkRecord:
     decision: int
     committed: bool = False
     parts: tuple[Part, ...] = ()  # until it is committed
-    topic: int | None = None  # the id of its target; None if rows name theirs, or there was none yet
-    repeats: tuple[Repeat, ...] = ()  # the last runs that came with this batch again
-    time: int = 0  # when it was decided, or last repeated, in microseconds; 0 counts as long ago
+    topic: int | None = None  # the id of its target; None if rows name theirs, or it did not exist yet
+    repeats: tuple[Repeat, ...] = ()  # the last runs that sent this batch again
+    time: int = 0  # when it was decided or last repeated, in microseconds; 0 means long ago
 
     def finished(self) -> SinkRecord:
         return replace(self, committed=True, parts=())
 
     def decision_of(self, run: str) -> int | None:
-        """With which decision that run came, if it did: the first of its writes."""
+        """The decision that this run sent with its first write of the batch; None if it has not sent it."""
         if run == self.run:
             return self.decision
         return next((each.decision for each in self.repeats if each.run == run), None)
 
     def repeated(self, request: Request) -> SinkRecord:
-        """Remembers a run that was told that the batch is done: another write of the same run is not the same."""
+        """The record with a run that was answered `done`: a second, different write by that run is a conflict."""
         if request.once is not Once.STREAM or self.decision_of(request.run) is not None:
             return self
         repeat = Repeat(request.run, request.decision)
@@ -161,7 +163,7 @@ class SinkRecord:
 
 
 def overdue(records: Iterable[SinkRecord], now: int, coming: int = 1) -> list[SinkRecord]:
-    """Those that need not be remembered any more: finished long ago, or not so long if more that come are too many."""
+    """The records that can be forgotten: finished long ago, or less long ago if `coming` more would be too many."""
     known = list(records)
     finished = sorted((each for each in known if each.committed), key=lambda each: each.time)
     beyond = len(known) + coming - SINKS_MAX
@@ -172,7 +174,7 @@ def overdue(records: Iterable[SinkRecord], now: int, coming: int = 1) -> list[Si
 def judge(
     record: SinkRecord | None, request: Request, others: Iterable[SinkRecord] = (), *, query: str = "a query"
 ) -> Verdict:
-    """Whether the batch is new or done; `SinkConflict` if it is neither. `others` are of this target and name."""
+    """Whether the batch is new or done; `SinkConflict` if neither. `others` are writers with this target and name."""
     if record is None:
         for other in others:
             if request.once is Once.STREAM and reads_again(request.source, other.source):
@@ -204,7 +206,7 @@ def judge(
 
 
 def _begins_anew(query: str, request: Request, other: SinkRecord) -> str:
-    """What matters most comes first: errors that are sent are cut."""
+    """The error message, with the important part first, because long messages are cut."""
     return (
         f"query {query} (run {request.run}) starts over and reads what query {other.key.query} (run {other.run}) has "
         f"already written to {other.key.target}: was its checkpoint wiped? If these are two queries, give one a "
@@ -217,7 +219,7 @@ def _begins_anew(query: str, request: Request, other: SinkRecord) -> str:
 
 
 class Ref(NamedTuple):
-    """Staged messages, by their offsets in the staging topic, both included."""
+    """Staged messages, by their first and last offset in the staging topic."""
 
     first: int
     last: int
@@ -228,7 +230,7 @@ class Ref(NamedTuple):
 
 
 def read_decision(payload: bytes | None) -> dict[str, list[Ref]]:
-    """The refs of every place, in the order they are to be written; `RequestInvalid` for anything else."""
+    """The refs of every topic or partition, in the order of writing; `RequestInvalid` if it is not a decision."""
     try:
         found = json.loads(payload or b"")
         parts = {str(place): [Ref(*map(_offset, ref)) for ref in refs] for place, refs in found["parts"].items()}

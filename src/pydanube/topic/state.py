@@ -1,7 +1,7 @@
-"""All a topic remembers besides its messages: subscriptions with their cursors, and its producers. Decide, log, replay.
+"""What a topic remembers besides its messages: subscriptions with their cursors, and producers. Decide, log, replay.
 
-`decide_*` only reads and returns the record to log; `replay` is the only writer, live and at a restart. What may be
-deleted follows from what the host reported as durable, never from memory alone.
+`decide_*` only reads and returns the record to log; `replay` is the only writer, at run time and at a restart. What may
+be deleted follows from what the host has reported as durable, never from memory alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pydanube.topic.records import (
     name_bytes,
 )
 
-IDS_SKIPPED = 1 << 16  # behind damage: more than the records of one group can have given out
+IDS_SKIPPED = 1 << 16  # after damage: more ids than the records of one group can have assigned
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Subscription:
     start: int  # its first offset
     options: bytes
     cursor: Cursor
-    counts: list[int] = field(default_factory=lambda: [0] * len(Cause))  # messages done or passed over, by cause
+    counts: list[int] = field(default_factory=lambda: [0] * len(Cause))  # messages done or skipped, by cause
 
 
 class TopicState:
@@ -64,12 +64,12 @@ class TopicState:
     def __init__(self) -> None:
         self._subscriptions: dict[int, Subscription] = {}
         self._names: dict[str, Subscription] = {}
-        self._made = 0  # subscription ids given so far; none is used again
+        self._made = 0  # subscription ids assigned so far; none is used again
         self.producers = ProducerTable()
-        self._durable_floors: dict[int, int] = {}  # also of subscriptions whose deletion is not durable yet
+        self._durable_floors: dict[int, int] = {}  # including subscriptions whose deletion is not durable yet
         self._snapshot_offset = 0  # data offset of the last durable snapshot
         self._loading: _Loading | None = None
-        self.patched = False  # records are missing: those that rest on them are passed over
+        self.patched = False  # records are missing, so those that depend on them are skipped
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._subscriptions.values())
@@ -91,7 +91,7 @@ class TopicState:
     def decide_create(
         self, name: str, kind: SubscriptionKind, start: int, end: int, options: bytes = b""
     ) -> SubscriptionCreated:
-        """A subscription from `start` on; the topic is confirmed below `end`, where `latest` is."""
+        """The record that creates a subscription at `start`; the topic is confirmed below `end`, which is `latest`."""
         name_bytes(name)
         if name in self._names:
             raise SubscriptionExists(f"subscription {name!r}")
@@ -112,7 +112,7 @@ class TopicState:
     def decide_ack(
         self, subscription: int, generation: int, ranges: Sequence[Range], end: int, cause: Cause = Cause.ACKED
     ) -> Acked | None:
-        """See `Cursor.decide_ack`. What was delivered before the last seek is answered with None: fine, and ignored."""
+        """See `Cursor.decide_ack`. An ack of a delivery from before the last seek is accepted and ignored: None."""
         cursor = self.get(subscription).cursor
         if generation != cursor.generation:
             if generation > cursor.generation:
@@ -127,10 +127,10 @@ class TopicState:
     # -- replaying -----------------------------------------------------------------------------------------------------
 
     def replay(self, record: Record) -> None:
-        """Applies a record. Snapshots are replayed at a restart only; one without its end changes nothing.
+        """Applies a record. Snapshots are replayed only at a restart; one without an end changes nothing.
 
-        What stands between the parts of a snapshot was decided after it was begun: it is applied when the snapshot has
-        come to its end, or turns out to have none.
+        Records between the parts of a snapshot were decided after it began: they are applied when the snapshot ends, or
+        turns out to have no end.
         """
         if self.patched:
             self._replay_what_fits(record)
@@ -138,19 +138,19 @@ class TopicState:
             self._replay(record)
 
     def _replay_what_fits(self, record: Record) -> None:
-        """Behind a gap. Ids of what the gap may have held are never given again."""
+        """Replays after a gap. Ids that may have been assigned in the gap are never used again."""
         if isinstance(record, SubscriptionState | CursorChunks | ProducerState):
             self._loading = self._loading or _Loading(SnapshotBegin(SNAPSHOT_VERSION, 0, 0, 0, 0))
         elif isinstance(record, SnapshotEnd | SnapshotBegin):
             self._end_snapshot(whole=isinstance(record, SnapshotEnd))
         if not isinstance(record, SnapshotEnd):
-            with suppress(StateInvalid, AcksScattered):  # it speaks of what is not there
+            with suppress(StateInvalid, AcksScattered):  # it refers to something that was lost
                 self._replay(record)
         known = getattr(record, "subscription", 0)
         self._made = max([self._made, known, *self._subscriptions])
 
     def _end_snapshot(self, *, whole: bool) -> None:
-        """Takes what there is of a snapshot, if it has its end or nothing else is known."""
+        """Uses the records of a snapshot, if it is complete or nothing else is known."""
         if self._loading is not None and (whole or not self._subscriptions):
             self._replay_snapshot(SnapshotEnd(self._loading.records))
 
@@ -198,7 +198,7 @@ class TopicState:
                 known = self._known(record.subscription)
                 known.cursor.replay(record)
                 known.counts[record.cause] += record.passed
-                # A seek back needs its data from now on, whenever it becomes durable.
+                # After a seek back, the data is needed from now on, even before the seek is durable.
                 self._durable_floors[known.id] = min(self._durable_floors[known.id], known.cursor.floor)
             case ProducerAttached() | ProducersForgotten() | ProducersReleased():
                 self.producers.replay(record)
@@ -233,10 +233,10 @@ class TopicState:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def snapshot(self, data_offset: int) -> Iterator[Record]:
-        """All of it as records, as it is now, however late they are asked for; to be logged in this order.
+        """The whole state as records to log in this order, as it is now, however late they are taken from the iterator.
 
-        Producers are as of the batches below `data_offset`, the confirmed end; a restart feeds the later ones to
-        `producers.appended`. Ask `producers.snapshot_ready` before.
+        Producers are as they were after the batches below `data_offset`, the confirmed end; a restart passes the later
+        ones to `producers.appended`. Check `producers.snapshot_ready` first.
         """
         begin = SnapshotBegin(SNAPSHOT_VERSION, data_offset, self._made, self.producers.made, self.producers.forgotten)
         cursors = [(_state_of(known), known.cursor.above.chunks()) for known in self._subscriptions.values()]
@@ -245,37 +245,37 @@ class TopicState:
     # -- what is durable -----------------------------------------------------------------------------------------------
 
     def durable(self, subscription: int, generation: int, floor: int) -> None:
-        """Records that brought the cursor to `floor` in `generation` are on disk."""
+        """Notes that the records which brought the cursor to `floor` in `generation` are on disk."""
         known = self._subscriptions.get(subscription)
         if known is not None and known.cursor.generation == generation:  # else a later seek or deletion decides
             self._durable_floors[subscription] = max(self._durable_floors[subscription], floor)
 
     def durable_deletion(self, subscription: int) -> None:
-        """The record of its deletion is on disk, so its data may go."""
+        """Notes that the record of its deletion is on disk, so its data may be deleted."""
         if subscription not in self._subscriptions:
             self._durable_floors.pop(subscription, None)
 
     def deleted(self) -> list[int]:
-        """Subscriptions whose deletion was not reported as durable; a snapshot without them makes it so."""
+        """Subscriptions whose deletion was not reported as durable yet; a snapshot without them makes it durable."""
         return [subscription for subscription in self._durable_floors if subscription not in self._subscriptions]
 
     def durable_snapshot(self, data_offset: int) -> None:
-        """A snapshot is on disk up to its end."""
+        """Notes that a complete snapshot is on disk."""
         self._snapshot_offset = max(self._snapshot_offset, data_offset)
 
     def recovered(self) -> None:
-        """A restart has replayed everything: all of it was read from disk."""
+        """A restart has replayed everything, so all of it is durable."""
         if self.patched:
             self._end_snapshot(whole=False)
         self._give_up_loading()
         if self.patched:
             self._made += IDS_SKIPPED
             self.producers.made += IDS_SKIPPED
-            self.producers.forgotten += 1  # some may be: they have to say that they repeat nothing
+            self.producers.forgotten += 1  # some may be lost: producers must vouch that they repeat nothing
         self._durable_floors = {known.id: known.cursor.floor for known in self}
 
     def deletable_before(self) -> int | None:
-        """Where the slowest subscription durably stands: it needs nothing below. None without subscriptions."""
+        """The durable floor of the slowest subscription, which needs nothing below it. None without subscriptions."""
         return min(self._durable_floors.values(), default=None)
 
     def needed_from(self) -> int | None:
@@ -306,11 +306,11 @@ def _records(
 
 
 class _Loading:
-    """A snapshot that is being read; it counts from its end on."""
+    """A snapshot that is being read; it takes effect at its end."""
 
     def __init__(self, begin: SnapshotBegin) -> None:
         self.records = 0
-        self.later: list[Record] = []  # that stand between its parts
+        self.later: list[Record] = []  # records between its parts
         self.state = TopicState()
         self.state._made = begin.subscriptions_made
         self.state._snapshot_offset = begin.data_offset

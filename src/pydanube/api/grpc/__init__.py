@@ -1,1 +1,1 @@
-"""The gRPC face: the public Danube clients, and common gRPC tools, on our own HTTP/2 core. Loaded when first used."""
+"""The gRPC face, for the public Danube clients and common gRPC tools, on our own HTTP/2 core. Loaded on first use."""

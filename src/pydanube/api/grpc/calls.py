@@ -1,6 +1,6 @@
 """One call of a client: how it is answered, and how it ends.
 
-A call knows its stream and its connection, and nothing of what it is about.
+A call knows its stream and its connection, but not what it is about.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Method(NamedTuple):
 
 
 class Call:
-    """One stream of a connection. Whatever is said on it after its end goes nowhere."""
+    """One stream of a connection. Whatever is sent on it after its end is ignored."""
 
     __slots__ = ("begun", "connection", "ended", "kept", "stream", "task", "timer")
 
@@ -37,17 +37,17 @@ class Call:
         self.stream = stream
         self.timer: TimerHandle | None = None  # of its deadline
         self.task: Task[None] | None = None
-        self.ended: Callable[[bool], None] | None = None  # told when the client is gone; whether it said so itself
-        self.begun = False  # its first headers were sent
-        self.kept = False  # its connection knows it, as it has a deadline, a task or a stream of answers
+        self.ended: Callable[[bool], None] | None = None  # called when the client is gone; true if the client ended it
+        self.begun = False  # whether its first headers were sent
+        self.kept = False  # whether its connection keeps it: it has a deadline, a task or a stream of answers
 
     @property
     def session(self) -> Session:
-        """What its caller may do."""
+        """The session of its caller."""
         return self.connection.session
 
     def reply(self, message: bytes) -> None:
-        """The one message of the answer, and the end."""
+        """Sends the only message of the answer, and ends the call."""
         connection = self.connection
         connection.core.answer(self.stream, HEAD, framed(message), OK)
         if self.kept:
@@ -59,7 +59,7 @@ class Call:
         self.finish(error.grpc_status, f"{error} ({error.help})" if str(error) else error.help)
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
-        """The end, with nothing more than a status."""
+        """Ends the call with a status and nothing else."""
         if self.begun:
             self.connection.core.send_trailers(self.stream, trailers(status, message))
         else:
@@ -67,17 +67,17 @@ class Call:
         self.connection.settle(self)
 
     def begin(self) -> None:
-        """A stream of messages starts: the client sees that it is there."""
+        """Starts a stream of messages, so that the client sees that it was accepted."""
         if not self.begun:
             self.begun = True
             self.connection.core.respond(self.stream, HEAD)
             self.connection.touch()
 
     def send(self, data: bytes) -> None:
-        """Framed messages, one or several."""
+        """Sends one or several framed messages."""
         self.connection.core.send_data(self.stream, data)
         self.connection.touch()
 
     def room(self) -> int:
-        """How many bytes more may be sent now; after a 0, `connection.woken` has the stream when there is room."""
+        """How many more bytes may be sent now. If it is 0, register in `connection.woken` to be called later."""
         return self.connection.core.room(self.stream)

@@ -1,7 +1,7 @@
-"""One HTTP/2 connection of the listener: the core's events in, calls of services, their answers out.
+"""One HTTP/2 connection of the listener: events of the core in, calls of services, their answers out.
 
-Decides nothing about a call but when it is over. What it holds for a slow reader is bounded by the core, and for a fast
-writer by the intake: nobody is read from who does not read, or who sends more than is being written.
+It only decides when a call is over. What it holds is bounded, for a slow reader by the core and for a fast writer by
+the intake: a peer that does not read, or sends more than is being written, is not read from.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _GRPC = b"application/grpc"
-_IDENTITY = b"identity"  # the encoding that is none
+_IDENTITY = b"identity"  # means: not compressed
 SWEPT_MIN = 64  # subscriptions of a connection; fewer are not worth the sweep
 
 
 class _Incoming:
-    """A call whose body has not come whole, or that has many messages."""
+    """A call whose body has not arrived completely, or that has many messages."""
 
     __slots__ = ("call", "held", "messages", "method", "reader", "timer")
 
@@ -77,32 +77,32 @@ class _Incoming:
         self.call = call
         self.method = method
         self.reader = MessageReader()
-        self.messages: deque[bytes] = deque()  # whole, and not served yet
-        self.held = 0  # bytes that came and are not done with
-        self.timer: TimerHandle | None = None  # until when they have to be
+        self.messages: deque[bytes] = deque()  # complete, but not served yet
+        self.held = 0  # bytes that arrived and are still needed
+        self.timer: TimerHandle | None = None  # limits the time until the rest has arrived
 
 
 class GrpcConnection(Worker):
-    """Made when the preface has come; `receive` takes all bytes from it on."""
+    """Created when the preface has arrived; `receive` gets all bytes from the preface on."""
 
     def __init__(
         self, services: GrpcServices, methods: Mapping[bytes, Method], names: frozenset[str], transport: Transport
     ) -> None:
         super().__init__(services.turns)
         self.services = services
-        self.names = names  # of the services at the address that it came to
-        self.draining = False  # told that it shall end
-        self.farewells: dict[int, bytes] = {}  # by stream: what it is told before it ends with the connection
+        self.names = names  # of the services at the address that the client connected to
+        self.draining = False  # the client was told that the connection will end
+        self.farewells: dict[int, bytes] = {}  # by stream: what is sent before it ends with the connection
         self.core = ServerConnection()
-        self.heard = True  # bytes, since somebody looked
+        self.heard = True  # whether bytes have arrived since the last check
         self.writable = True
         self.closed = False
-        self.sends: dict[int, Sends] = {}  # by producer, of one read
-        self.acks: dict[SubscriptionHandle, Acks] = {}  # likewise
-        self.subscriptions: dict[tuple[str, str], SubscriptionHandle] = {}  # that it acknowledged to, by their names
-        self.producers: dict[int, GrpcProducer] = {}  # made or used on it
-        self.consumers: dict[int, GrpcConsumer] = {}  # that receive on it, or have subscribed to
-        self.woken: dict[int, Callable[[], None]] = {}  # by stream: who waits for room
+        self.sends: dict[int, Sends] = {}  # of one read, by producer
+        self.acks: dict[SubscriptionHandle, Acks] = {}  # of one read, by subscription
+        self.subscriptions: dict[tuple[str, str], SubscriptionHandle] = {}  # that it has sent acks to, by their names
+        self.producers: dict[int, GrpcProducer] = {}  # opened or used on it
+        self.consumers: dict[int, GrpcConsumer] = {}  # that receive on it, or have subscribed on it
+        self.woken: dict[int, Callable[[], None]] = {}  # by stream: called when there is room again
         self._sweep_at = SWEPT_MIN  # subscriptions
         self._methods = methods
         self._transport = transport
@@ -110,19 +110,19 @@ class GrpcConnection(Worker):
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}  # those with a deadline, a task or a stream of answers
         self._incoming: dict[int, _Incoming] = {}
-        self._account = services.door.account()  # of what it publishes and is not confirmed yet
-        self._unserved: dict[int, Callable[[], None]] = {}  # by stream: messages that came and wait for a step
-        self._declined: dict[int, bool] = {}  # streams that are no calls, until they are whole; if HEAD is asked for
+        self._account = services.door.account()  # counts what it publishes until it is confirmed
+        self._unserved: dict[int, Callable[[], None]] = {}  # by stream: serves messages that wait for a step
+        self._declined: dict[int, bool] = {}  # streams that are not calls, until complete; true if the method is HEAD
         self._reading = False  # within a turn, which flushes at its end
         self._flushing = False
-        self._came = b""  # bytes that were not looked at yet
+        self._came = b""  # bytes that were not examined yet
         self._behind: list[Callable[[], None]] = []
 
     greeted = True  # its preface says what it wants
 
     @property
     def waiting(self) -> bool:
-        """The client may speak, but it is not read from."""
+        """Whether the client may be sending, but is not read from."""
         return self.choked
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class GrpcConnection(Worker):
         if self.closed:
             return False
         self._reading = True
-        if self._unserved:  # first, as they came first
+        if self._unserved:  # first, because they arrived first
             self._unserved.pop(next(iter(self._unserved)))()
         elif self._came or self.core.more:
             data, self._came = self._came, b""
@@ -176,14 +176,14 @@ class GrpcConnection(Worker):
             log.info("closing an HTTP/2 connection: %s", event.error)
 
     def behind(self, work: Callable[[], None]) -> None:
-        """Does it when all that came with this call was looked at: others may have the same to do."""
+        """Calls `work` when everything that arrived with this call was examined, so that calls can share the work."""
         if self._reading:
             self._behind.append(work)
         else:
             self._loop.call_soon(work)
 
     def touch(self) -> None:
-        """There is something to write: with everything else of this turn."""
+        """Schedules a write, together with everything else of this turn."""
         if not self._reading and not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush_soon)
@@ -203,7 +203,7 @@ class GrpcConnection(Worker):
             self._transport.close()
 
     def _wake(self) -> None:
-        """Streams that found no room and have some again."""
+        """Calls back the streams that waited for room and have some again."""
         for stream in self.core.take_woken():
             wanted = self.woken.pop(stream, None)
             if wanted is not None:
@@ -226,7 +226,7 @@ class GrpcConnection(Worker):
         self._flush()
 
     def ask(self) -> None:
-        """Are you there?"""
+        """Sends a ping, to see whether the peer is alive."""
         if self.writable:
             self.core.ping()
             self._flush()
@@ -252,7 +252,7 @@ class GrpcConnection(Worker):
         return Summary("", len(self.producers), len(self.consumers))
 
     def lost(self) -> None:
-        """The socket is gone, and with it whoever was behind it."""
+        """The socket is gone, and so is the client."""
         self.closed = True
         for stream in list(self._calls):
             self._give_up(stream, left=False)
@@ -279,11 +279,11 @@ class GrpcConnection(Worker):
 
     @property
     def choked(self) -> bool:
-        """So much of it is not written that no more is read."""
+        """Whether so many of its bytes wait for the journal that no more is read."""
         return self._account.full
 
     def await_written(self, written: Future[None], size: int) -> None:
-        """What comes faster than the journal takes it stays in the socket."""
+        """Counts bytes until they are written. What exceeds the journal's speed stays in the socket."""
         if not written.done():
             written.add_done_callback(partial(self._written, size))
             if self._account.add(size):
@@ -352,7 +352,7 @@ class GrpcConnection(Worker):
             self._failed(call, error)
 
     def _decline(self, stream: int, size: int, ended: bool) -> None:
-        """A request that is no call is answered when it has come whole, as HTTP wants it; nothing of it is kept."""
+        """Answers a request that is not a gRPC call when it is complete, as HTTP requires; its body is not kept."""
         if not ended:
             self.core.data_consumed(stream, size)
             return
@@ -362,7 +362,8 @@ class GrpcConnection(Worker):
             self.core.send_data(stream, NOT_GRPC_TEXT, end=True)
 
     def _run_each(self, incoming: _Incoming) -> bool:
-        """A few, while their answers have room; the rest waits, and its client may send no more than a window.
+        """Serves a few messages, while their answers have room. The rest waits, and its client can send at most one
+        more window.
 
         False if it waits for room.
         """
@@ -407,7 +408,7 @@ class GrpcConnection(Worker):
         incoming.call.fail(HttpTooSlow(f"the body did not arrive completely within {GRPC_BODY_SECONDS:.0f} s"))
 
     def _drop_body(self, stream: int) -> None:
-        """Every way in which a body is done with leads through here, so that others have its memory."""
+        """Frees the memory of a body. Called whenever a body is no longer needed."""
         incoming = self._incoming.pop(stream, None)
         if incoming is not None:
             self._hold(incoming, -incoming.held)
@@ -432,7 +433,7 @@ class GrpcConnection(Worker):
         call.reply((await method.run(call, request)).SerializeToString())
 
     def spawn(self, call: Call, work: Awaitable[None]) -> None:
-        """Work that a call has to wait for; a failure is its answer."""
+        """Starts work that a call waits for; a failure becomes its answer."""
         self._keep(call)
         call.task = self._loop.create_task(self._guard(call, work))
 
@@ -465,12 +466,12 @@ class GrpcConnection(Worker):
         self._calls[call.stream] = call
 
     def keep(self, call: Call, ended: Callable[[bool], None]) -> None:
-        """A call that goes on: `ended` is told when its client gives it up, is too late, or is gone."""
+        """Keeps a call open: `ended` is called when it is cancelled, its deadline passes, or the client is gone."""
         self._keep(call)
         call.ended = ended
 
     def settle(self, call: Call) -> None:
-        """It was answered."""
+        """Forgets a call that was answered."""
         if self._calls.pop(call.stream, None) is not None and call.timer is not None:
             call.timer.cancel()
         self._forget_stream(call.stream)

@@ -1,7 +1,7 @@
 """`danube.ConsumerService`: subscribing, the stream of messages, acks and nacks.
 
-A consumer is its name: whoever subscribes under it again takes over. It is in the subscription from then until its
-stream or its connection ends, so another one is promoted, or gets its messages, at once.
+A consumer is identified by its name: a client that subscribes again under it takes over. It is in the subscription
+until its stream or its connection ends; then another consumer is promoted, or gets its messages, at once.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PERMITS_AT_FIRST = 16  # before the size of the messages is known
-PERMITS_EARLY = 100  # before there is a stream, of a topic that would not send again what nobody takes
+PERMITS_EARLY = 100  # before there is a stream, on a best-effort topic, which never sends a message again
 PERMITS_AT_ONCE_MAX = 2_000
 danube = Messages("danube")
 KINDS = {
@@ -74,7 +74,7 @@ NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 
 class GrpcConsumer:
-    """A sink. It is given more only while its stream takes it."""
+    """The sink of a consumer. It is given more only while its stream accepts it."""
 
     def __init__(self, service: ConsumerService, known: KnownConsumer, connection: GrpcConnection) -> None:
         self.known = known
@@ -84,11 +84,11 @@ class GrpcConsumer:
         self._service = service
         self._encoder: Encoder
         self._failing = False  # a message could not be sent
-        self._ahead = 0  # permits passed on, for which nothing came yet
-        self._early = b""  # came before the stream was there; only of topics that would not send it again
+        self._ahead = 0  # permits that were passed on but not used yet
+        self._early = b""  # messages of a best-effort topic that arrived before there was a stream
         self._message_bytes = HTTP2_STREAM_QUEUE_BYTES_MAX // PERMITS_AT_FIRST
-        self._waiting: deque[Delivery] = deque()  # until what came before them was encoded beside the loop
-        self._encoding: Future[None] | None = None  # the task that works them off
+        self._waiting: deque[Delivery] = deque()  # until the deliveries before them were encoded off the loop
+        self._encoding: Future[None] | None = None  # the task that encodes them
 
     def begin(self, handle: ConsumerHandle, broker_url: str) -> None:
         self.handle = handle
@@ -98,7 +98,7 @@ class GrpcConsumer:
             handle.grant(PERMITS_EARLY)
 
     def stream(self, call: Call) -> None:
-        """Its messages go there from now on."""
+        """Sends its messages to this stream from now on."""
         self.call = call
         call.task = None
         call.begin()
@@ -109,12 +109,12 @@ class GrpcConsumer:
         self._top_up()
 
     def _left(self, said_so: bool) -> None:
-        """The client ended its stream, or went away without a word: neither says anything of the messages."""
+        """The client ended its stream, or is gone: neither says anything about the messages."""
         self.call = None
         self._service.detach(self)
 
     def end(self) -> None:
-        """Another one takes over."""
+        """Ends its stream, because another client takes over."""
         call, self.call = self.call, None
         if call is not None:
             call.finish()
@@ -122,22 +122,22 @@ class GrpcConsumer:
     # -- the sink ------------------------------------------------------------------------------------------------------
 
     def deliver(self, delivery: Delivery) -> None:
-        """At once, or in its order when what is heavy was encoded beside the loop."""
+        """Sends at once, or, in order, after expensive deliveries before it were encoded off the loop."""
         if self._encoding is None and not takes_long_to_decode(delivery.batch):
             if self._may_send(delivery):
                 self._send(delivery, encoded(self._encoder, delivery))
             return
-        self._waiting.append(delivery)  # no more than there were permits: those come back when it is sent
+        self._waiting.append(delivery)  # bounded by the permits, which are renewed only when it is sent
         if self._encoding is None:
             self._encoding = asyncio.ensure_future(self._catch_up())
 
     async def _catch_up(self) -> None:
-        """Nobody else uses the encoder meanwhile."""
+        """Encodes and sends what waits. Nothing else uses the encoder meanwhile."""
         try:
             while self._waiting and self.handle is not None:
                 delivery = self._waiting[0]
                 outcome = await self._service.offload.run(encoded, self._encoder, delivery)
-                if self._waiting and self._waiting[0] is delivery:  # else it was sought, or closed, or has left
+                if self._waiting and self._waiting[0] is delivery:  # otherwise there was a seek, or it has ended
                     self._waiting.popleft()
                     if self._may_send(delivery):
                         self._send(delivery, outcome)
@@ -145,12 +145,12 @@ class GrpcConsumer:
             self._encoding = None
 
     def _may_send(self, delivery: Delivery) -> bool:
-        """Else it was delivered in vain; where it matters the subscription knows."""
+        """Whether the delivery may still be sent. If not, the subscription delivers it again where needed."""
         self._ahead -= delivery.last - delivery.first + 1
         handle = self.handle
         if handle is None or len(self._early) >= HTTP2_STREAM_QUEUE_BYTES_MAX:
             return False
-        # Where order is kept, what comes after a message that failed waits for it: also what is being handed out.
+        # In ordered subscriptions, messages after a failed one wait for it, even those that are being handed out.
         if self._failing and not handle.is_in_flight(delivery.first):
             self._top_up()
             return False
@@ -160,7 +160,7 @@ class GrpcConsumer:
         _, first, last, _, generation = delivery
         call, handle = self.call, self.handle
         assert handle is not None
-        if isinstance(data, DanubeError):  # a native producer may send what only a reader finds to be no message
+        if isinstance(data, DanubeError):  # a native producer may send a batch that turns out to be invalid when read
             if isinstance(data, GrpcMessageTooLarge) and first < last:
                 self._deliver_singly(delivery)
                 return
@@ -170,7 +170,7 @@ class GrpcConsumer:
             return
         if generation:
             self._service.hand_out(handle, generation, last)
-        # Large ones count for a while: permits that small ones got must not let many of them in.
+        # Large messages count for a while, so that permits meant for small ones do not admit many large ones.
         self._message_bytes = max(len(data) // (last - first + 1), self._message_bytes * 7 // 8)
         if call is None:
             self._early += data
@@ -179,7 +179,7 @@ class GrpcConsumer:
         self._top_up()
 
     def _deliver_singly(self, delivery: Delivery) -> None:
-        """One of them is too large, and only that one fails."""
+        """Sends the messages one by one, because one of them is too large and only that one should fail."""
         self._ahead += delivery.last - delivery.first + 1
         singly = [delivery._replace(first=each, last=each) for each in range(delivery.first, delivery.last + 1)]
         if self._encoding is not None:
@@ -189,14 +189,14 @@ class GrpcConsumer:
             self.deliver(each)
 
     def reset(self, generation: int) -> None:
-        """What was sent cannot be called back here; its acks count only if it is in flight again (§14)."""
-        if self._waiting:  # nobody got these
+        """Messages that were sent cannot be recalled in this protocol; acks count if they are in flight again (§14)."""
+        if self._waiting:  # these were not sent
             self._ahead -= sum(map(_count, self._waiting))
             self._waiting.clear()
             self._top_up()
 
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Nor can what is to be delivered again, but what was not sent yet is not sent."""
+        """Drops recalled messages that were not sent yet; those that were cannot be recalled in this protocol."""
         before = list(self._waiting)
         self._waiting = deque(piece for each in before for piece in _without(each, ranges))
         if dropped := sum(map(_count, before)) - sum(map(_count, self._waiting)):
@@ -204,7 +204,7 @@ class GrpcConsumer:
             self._top_up()
 
     def unreadable(self, error: DanubeError | None) -> None:
-        """The end of its stream is all that can be said here, and costs nothing if the consumer has nothing in hand."""
+        """Ends the stream, the only way to report it in this protocol; harmless if the consumer has no messages."""
         call, handle = self.call, self.handle
         if error is None or call is None or handle is None or self._waiting:
             return
@@ -214,9 +214,9 @@ class GrpcConsumer:
             call.finish(GrpcStatus.DATA_LOSS, f"{error} ({error.help})")
 
     def closed(self, error: DanubeError) -> None:
-        """Health checks say CLOSE from now on; when the client has asked, its stream ends, and it looks again.
+        """Health checks answer CLOSE from now on. After the client has asked, its stream ends, and it subscribes again.
 
-        One that is no longer allowed has nothing to look for: its stream ends at once.
+        If the caller is no longer allowed, its stream ends at once.
         """
         self.handle = None
         self._service.detach(self)
@@ -247,7 +247,7 @@ def _count(delivery: Delivery) -> int:
 
 
 def _without(delivery: Delivery, ranges: Sequence[tuple[int, int]]) -> list[Delivery]:
-    """What is left of it; itself, if none of the ranges concerns it."""
+    """What is left of a delivery without the ranges; the delivery itself if none of them overlaps it."""
     left = [delivery]
     for first, last in ranges:
         if first <= delivery.last and delivery.first <= last:
@@ -257,23 +257,23 @@ def _without(delivery: Delivery, ranges: Sequence[tuple[int, int]]) -> list[Deli
 
 
 def _around(delivery: Delivery, first: int, last: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The part before a range and the part behind it; empty ones end before they start."""
+    """The part before a range and the part after it; an empty part ends before it starts."""
     before = (delivery.first, min(delivery.last, first - 1))
     return before, (max(delivery.first, last + 1, before[1] + 1), delivery.last)
 
 
 def encoded(encoder: Encoder, delivery: Delivery) -> bytes | DanubeError:
-    """Its messages as they are sent, or why they cannot be."""
+    """The encoded messages, or the reason why they cannot be encoded."""
     try:
         return encoder.encode(delivery.batch, delivery.first, delivery.last)
     except DanubeError as error:
         return error
-    except Exception as error:  # of a column that has what no field here takes: it fails, and what is behind it goes on
+    except Exception as error:  # a column has a value that no field can hold: it fails, and later messages continue
         return BatchUnreadable(f"{type(error).__name__}: {error}")
 
 
 class Acks:
-    """Acks of one subscription that came in one read."""
+    """Acks of one subscription that arrived in one read."""
 
     __slots__ = ("calls", "connection", "generation", "handle", "offsets")
 
@@ -334,7 +334,7 @@ class ConsumerService:
         return danube.ConsumerResponse(request_id=request.request_id, consumer_id=known.id, consumer_name=known.name)
 
     async def _attach(self, known: KnownConsumer, connection: GrpcConnection, *, create: bool) -> GrpcConsumer:
-        """Puts it into its subscription, in the place of another one of its name."""
+        """Adds a consumer to its subscription; it replaces another one of its name."""
         session = connection.session
         try:
             found = await session.find_subscription(known.topic, known.subscription)
@@ -372,7 +372,7 @@ class ConsumerService:
         return consumer
 
     def detach(self, consumer: GrpcConsumer) -> None:
-        """Takes it out of its subscription: what it had is due again."""
+        """Removes a consumer from its subscription: its messages are delivered again."""
         connection, number = consumer.connection, consumer.known.id
         if connection.consumers.get(number) is consumer:
             del connection.consumers[number]
@@ -390,7 +390,7 @@ class ConsumerService:
             call.connection.spawn(call, self._go_on(call, request.consumer_id))
 
     async def _go_on(self, call: Call, number: int) -> None:
-        """With a stream instead of another one, or after a restart."""
+        """Resumes a consumer with a new stream, or after a restart."""
         known = self._memory.find(number)
         try:
             if known is None:
@@ -408,7 +408,7 @@ class ConsumerService:
         consumer.stream(call)
 
     def hand_out(self, handle: ConsumerHandle, generation: int, last: int) -> None:
-        """A consumer of a subscription that was sought got messages up to `last`."""
+        """Notes that a consumer of a subscription that was sought got messages up to `last`."""
         sought, end = self.handed_out.get(handle.subscription, (0, 0))
         self.handed_out[handle.subscription] = generation, max(last + 1, end if generation == sought else 0)
 
@@ -447,7 +447,7 @@ class ConsumerService:
         return danube.NackResponse(request_id=request.request_id)
 
     def _known(self, call: Call, request: Any) -> SubscriptionHandle | None:
-        """The subscription, if the connection has acknowledged to it before and may still."""
+        """The subscription, if the connection has sent acks to it before and is still allowed to."""
         if not request.HasField("msg_id"):
             raise RequestInvalid("an ack or nack needs a msg_id")
         found = call.connection.subscriptions.get((request.msg_id.topic_name, request.subscription_name))

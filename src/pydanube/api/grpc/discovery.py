@@ -23,7 +23,7 @@ class DiscoveryService:
         self._services = services
 
     async def topic_lookup(self, call: Call, request: Any) -> Any:
-        """Always here; `TopicNotFound` if it is nowhere, which clients take for "create it there"."""
+        """Every topic is served here. `TopicNotFound` if it does not exist, which tells clients to create it here."""
         if not await self._names(call, request.topic):
             raise TopicNotFound(f"topic {request.topic} does not exist")
         url = self._services.url
@@ -32,7 +32,7 @@ class DiscoveryService:
         )
 
     async def topic_partitions(self, call: Call, request: Any) -> Any:
-        """Exactly those of the topic, in their order; none if there is no such topic."""
+        """The partitions of the topic, in order; none if it does not exist."""
         names = await self._names(call, request.topic)
         return danube.TopicPartitionsResponse(request_id=request.request_id, partitions=names)
 

@@ -1,6 +1,6 @@
-"""Batches into the `StreamMessage`s of one consumer. Owns no connection; raises what a damaged batch raises.
+"""Encodes batches as the `StreamMessage`s of one consumer. Owns no connection; raises what a damaged batch raises.
 
-A message that a client would not take is never encoded: clients end their stream for it, and ask for it again.
+A message that a client would refuse is never encoded: clients end their stream over it, and ask for it again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pydanube.base.limits import GRPC_MESSAGE_BYTES_MAX, MILLISECOND
 from pydanube.broker.door.values import ORIGIN, PRODUCER_ATTRIBUTE, SUBSCRIBER
 from pydanube.wire.batch import Batch
 
-_PREFIX = Struct(">BI").pack  # of a message in gRPC: not compressed, and its length
-_DIGITS_MAX = 20  # of 64 bits
+_PREFIX = Struct(">BI").pack  # of a gRPC message: the flag "not compressed", and the length
+_DIGITS_MAX = 20  # of a number of 64 bits
 UINT64, UINT32 = (1 << 64) - 1, (1 << 32) - 1  # schema numbers have no sign here; in a batch they do
 ORIGIN_PRODUCER = "x-original-producer-id"
 ORIGIN_ADDRESS = "x-original-broker-addr"
@@ -45,7 +45,7 @@ class _Columns:
 
 
 class Encoder:
-    """For one consumer: its messages have much in common, which is set once."""
+    """The encoder of one consumer, whose messages have much in common, which is set once."""
 
     def __init__(self, topic: str, broker_url: str, reliable: bool, name_of: Callable[[int], str]) -> None:
         self._topic = topic
@@ -79,7 +79,7 @@ class Encoder:
             if reliable:
                 identity.topic_offset = base + row
             message.payload = columns.payloads[row] or b""
-            message.publish_time = max(0, columns.times[row]) // MILLISECOND  # whatever a native producer says
+            message.publish_time = max(0, columns.times[row]) // MILLISECOND  # native producers may send any time
             if columns.keys is not None:
                 self._set_key(columns.keys[row])
             if columns.attributes is not None or columns.schemas is not None:
@@ -123,7 +123,7 @@ class Encoder:
                 message.schema_version = schema_version & UINT32
 
     def _tell_origin(self, attributes: dict[str, str], name: str, number: str) -> None:
-        """A dead letter says whose it was. Producers of this face have no number that their topic knows."""
+        """Adds to a dead letter who sent it. The topic has no numbers for producers of this face."""
         if name and attributes.get(ORIGIN_PRODUCER) == "0":
             known = _known(number) or producer_id(attributes[ORIGIN], name, reliable=True)
             attributes[ORIGIN_PRODUCER] = str(known)
@@ -131,6 +131,6 @@ class Encoder:
 
 
 def _known(number: str) -> int:
-    """An id that came as an attribute; 0 for none, as a native producer may have set it to anything."""
+    """A producer id from an attribute; 0 if it is not one, because a native producer may have set it to anything."""
     known = int(number) if number.isascii() and number.isdecimal() and len(number) <= _DIGITS_MAX else 0
     return known if known <= UINT64 else 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LoadedLater:
-    """The services, loaded when they are first asked for. One for a broker, whatever it listens on.
+    """The services of one broker, for all its listeners, loaded when they are first used.
 
     `urls` are those of clients and of operators, known once the broker listens.
     """
@@ -31,14 +31,14 @@ class LoadedLater:
 
     @cached_property
     def services(self) -> GrpcServices:
-        """Takes a tenth of a second, the first time. A process does it before it is ready, a test when it is needed."""
+        """Takes a tenth of a second the first time. A server does it before it is ready, a test only when needed."""
         from pydanube.api.grpc.services import GrpcServices
 
         return GrpcServices(self._door, self._turns, *self._urls())
 
 
 class GrpcFace:
-    """At one address: all services, or only those that manage the broker."""
+    """The face at one address: all services, or only those that manage the broker."""
 
     name = "grpc"
     title = "gRPC"
@@ -55,4 +55,4 @@ class GrpcFace:
         return self._shared.services.connect(transport, admin_only=self._admin_only)
 
     def turn_away(self, transport: Transport, error: DanubeError) -> None:
-        """Clients of gRPC take a closed connection for what it is, and try again later."""
+        """Closes the connection, which gRPC clients understand: they try again later."""

@@ -1,6 +1,6 @@
-"""Whether a request has more fields than it may, told from its bytes, before anything is made of them.
+"""Checks from the bytes of a request, before it is decoded, whether it has more fields than allowed.
 
-To decode many attributes takes a thousand times as long as to count them. Says nothing of whether a message is valid.
+Decoding many attributes takes a thousand times as long as counting them. It does not check whether a message is valid.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def has_too_many_fields(body: bytes, most: int = GRPC_FIELDS_MAX) -> bool:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Its value, and where it ends. Of one that is broken, the end of the body: the decoder will say so."""
+    """Its value, and where it ends. For an invalid one, the end of the body: the decoder will report it."""
     if at < len(body) and body[at] < 0x80:
-        return body[at], at + 1  # as nearly all are
+        return body[at], at + 1  # nearly all have one byte
     value = 0
     for place, byte in enumerate(body[at : at + _VARINT_BYTES_MAX]):
         value |= (byte & 0x7F) << 7 * place

@@ -24,7 +24,7 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 class HealthCheckService:
     """CLOSE tells a consumer to subscribe again once its stream ends; producers do not look at it.
 
-    On a connection that is about to end every stream is.
+    On a connection that is about to end, every consumer gets CLOSE.
     """
 
     name = "danube.HealthCheck"
@@ -58,7 +58,7 @@ class HealthService:
         call.reply(_response(status))
 
     def watch(self, call: Call, request: Any) -> None:
-        """Says it at once, and when it changes: before the connection ends."""
+        """Sends the state at once, and again when it changes, which is before the connection ends."""
         call.session.ask(Action.HEALTH)
         status = _status(call, request.service)
         call.begin()

@@ -1,6 +1,6 @@
-"""Ids that outlive a restart: each derives from the names of what it stands for, so a client's old id stays right.
+"""Ids that survive a restart: each is derived from the names of what it identifies, so a client's old id stays valid.
 
-Clients keep an id for as long as they live, and some never ask for a new one.
+Clients keep an id as long as they run, and some never ask for a new one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NUMBER_ATTRIBUTE = "x-danube-producer-id"  # of a message whose producer's id do
 
 @lru_cache(maxsize=4096)
 def producer_id(topic: str, name: str, *, reliable: bool, exclusive: bool = False) -> int:
-    """It tells what was promised to the producer: whether its messages are kept, and whether it is alone."""
+    """The id includes what the producer was promised: whether its messages are stored, and whether it is exclusive."""
     kept = "producer" if reliable else "best-effort producer"
     return _number(f"exclusive {kept}" if exclusive else kept, topic, name)
 
@@ -23,6 +23,6 @@ def consumer_id(topic: str, subscription: str, name: str) -> int:
 
 
 def _number(*names: str) -> int:
-    """Of 64 bits, and not 0. Names have no zero bytes, so no two lists of them look alike."""
+    """A number of 64 bits that is not 0. Names have no zero bytes, so different lists of names never look the same."""
     digest = blake2b("\0".join(names).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") or 1

@@ -1,7 +1,7 @@
-"""The consumers that a broker knows again after a restart: some clients continue with their old id and never subscribe.
+"""The consumers that a broker remembers across restarts: some clients continue with their old id and never subscribe.
 
-Kept as notes with the metadata, bounded: of too many, the one that subscribed longest ago is forgotten, and never one
-that is connected while there is another.
+They are stored as notes with the metadata. If there are too many, the one that subscribed longest ago is forgotten;
+connected ones last.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PREFIX = "grpc/consumers/"
 
 @dataclass(frozen=True, slots=True)
 class KnownConsumer:
-    """All that is needed to let it go on."""
+    """Everything needed to resume a consumer."""
 
     topic: str
     subscription: str
     name: str
-    kind: SubscriptionKind  # that it asked for; if the subscription is there, its own counts
+    kind: SubscriptionKind  # that it asked for; if the subscription exists, its own type counts
     filters: tuple[str, ...] = ()
 
     @property
@@ -34,7 +34,7 @@ class KnownConsumer:
 
 
 class Memory:
-    """All of them by id, the one that subscribed longest ago first."""
+    """All remembered consumers by id, the one that subscribed longest ago first."""
 
     def __init__(self, notes: Notes, connected: Callable[[], Container[int]]) -> None:
         self._notes = notes
@@ -48,7 +48,7 @@ class Memory:
         return self._known.get(number)
 
     async def remember(self, consumer: KnownConsumer) -> None:
-        """Durable when it returns."""
+        """Stores a consumer durably."""
         before = self._known.pop(consumer.id, None)
         self._known[consumer.id] = consumer
         if before != consumer:

@@ -1,4 +1,4 @@
-"""The messages and services of `proto/`, from their compiled descriptors. Their own pool: a client's copy may be near.
+"""The messages and services of `proto/`, from compiled descriptors, in a pool apart from that of a client's copies.
 
 Compiled by `make proto`. Importing this module imports protobuf; nothing does before the first HTTP/2 connection.
 """

@@ -1,6 +1,6 @@
-"""`danube_admin`: brokers, namespaces, topics and subscriptions managed from outside. Translates, and decides nothing.
+"""`danube_admin`: manages brokers, namespaces, topics and subscriptions. It translates, and decides nothing.
 
-What needs several brokers is not here, and so is answered with UNIMPLEMENTED.
+Methods that need several brokers are missing here, and so are answered with UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pydanube.dispatch.policy import Backoff, FailurePolicy, PoisonPolicy
 if TYPE_CHECKING:
     from pydanube.api.grpc.services import GrpcServices
 
-BROKER = "1"  # the id of the only one
+BROKER = "1"  # the id of the only broker
 BACKOFFS = {0: Backoff.FIXED, 1: Backoff.EXPONENTIAL}
 POISONS = {0: PoisonPolicy.DEAD_LETTER, 1: PoisonPolicy.BLOCK, 2: PoisonPolicy.DROP}
 admin = Messages("danube_admin")
@@ -55,7 +55,7 @@ class BrokerAdmin:
         return answer
 
     async def get_leader_broker(self, call: Call, request: Any) -> Any:
-        """The only broker there is decides everything."""
+        """The only broker is always the leader."""
         call.session.ask(Action.STATUS)
         return admin.BrokerResponse(leader=BROKER)
 
@@ -63,7 +63,7 @@ class BrokerAdmin:
         return admin.NamespaceListResponse(namespaces=call.session.namespaces.listed())
 
     async def activate_broker(self, call: Call, request: Any) -> Any:
-        """It always is, until it stops; there is no other."""
+        """The only broker is always active until it stops."""
         stopping = call.session.stopping()
         if request.broker_id != BROKER:
             raise BrokerNotFound(f"broker {request.broker_id!r:.100} does not exist; the only one is {BROKER!r}")
@@ -86,7 +86,7 @@ class NamespaceAdmin:
         self._services = services
 
     async def get_namespace_topics(self, call: Call, request: Any) -> Any:
-        """Without the leading slash, as ever; partitions are topics here."""
+        """Names without the leading slash, as clients expect them; each partition is listed as a topic."""
         records = await call.session.topics.listed(request.name)
         names = [name.removeprefix("/") async for name, _ in _places(records)]
         return admin.TopicListResponse(topics=names)
@@ -137,7 +137,7 @@ class TopicAdmin:
         await call.session.topics.create(name, reliable=reliable, partitions=partitions)
 
     async def delete_topic(self, call: Call, request: Any) -> Any:
-        """All its partitions with it; one of them alone cannot go."""
+        """Deletes a topic with all its partitions; a single partition cannot be deleted."""
         if parse_topic(request.name).partition is not None:
             raise RequestInvalid(f"{request.name} is a partition; delete its topic")
         await call.session.topics.delete(request.name)
@@ -207,7 +207,7 @@ async def _topics(records: list[TopicRecord]) -> Any:
 
 
 async def _places(records: list[TopicRecord]) -> AsyncIterator[tuple[str, TopicRecord]]:
-    """Each partition is a topic here. There may be very many: some in each turn of the loop."""
+    """Each partition as a topic. There may be very many, so each turn of the loop handles some."""
     names = ((str(place), record) for record in records for place in record.partition_names())
     while some := list(islice(names, TOPICS_A_TURN)):
         for each in some:
@@ -220,7 +220,7 @@ def _delivery(record: TopicRecord) -> str:
 
 
 def _policies(policies: Policies) -> dict[str, int]:
-    """The seven numbers that clients know; 0 is no limit."""
+    """The seven policies that clients know; 0 means no limit."""
     return {
         "max_producers_per_topic": policies.producers_max or 0,
         "max_subscriptions_per_topic": policies.subscriptions_max or 0,
@@ -233,7 +233,7 @@ def _policies(policies: Policies) -> dict[str, int]:
 
 
 def _failure(policy: Any) -> dict[str, Any]:
-    """As the options of a subscription say it. A dead letter topic is only kept where it is used."""
+    """The policy as options of a subscription. A dead-letter topic is kept only if it is used."""
     backoff, poison = BACKOFFS.get(policy.backoff_strategy), POISONS.get(policy.poison_policy)
     if backoff is None or poison is None:
         raise SubscriptionOptionInvalid("unknown backoff strategy or poison policy")

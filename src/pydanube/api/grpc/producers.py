@@ -1,6 +1,6 @@
 """`danube.ProducerService`: producers by name, and their messages, which become batches.
 
-The messages of one producer that came in one read of the socket are one batch: they share its cost, and its receipt.
+Messages of one producer that arrive in one read of the socket become one batch, and share its cost and its receipt.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
     from pydanube.api.grpc.services import GrpcServices
 
-UNUSED_SECONDS = 1.0  # after a producer was opened, for whoever asked to take it
+UNUSED_SECONDS = 1.0  # how long a new producer stays open before its first use
 danube = Messages("danube")
 Key = tuple[Principal, int]  # whose it is, and its id
 
 
 class GrpcProducer:
-    """A name on a topic, of one principal. Whoever of it opens it again gets the same; it goes when the last connection
-    that used it does.
+    """A producer name on a topic, of one principal, which gets the same producer if it opens it again. It is closed
+    with the last connection that used it.
     """
 
     __slots__ = ("connections", "exclusive", "handle", "id", "key", "name", "topic")
@@ -60,7 +60,7 @@ class GrpcProducer:
 
 
 class Sends:
-    """Messages of one producer that came in one read, and the calls that wait for them."""
+    """Messages of one producer that arrived in one read, and the calls that wait for them."""
 
     __slots__ = ("bytes", "calls", "connection", "full", "messages", "producer", "service")
 
@@ -95,7 +95,7 @@ class Sends:
             receipt.confirmed.add_done_callback(self._confirmed)
 
     def _split(self, error: DanubeError) -> None:
-        """One message may be at fault: each gets its own answer."""
+        """Sends the messages one by one, because one of them may be at fault: each gets its own answer."""
         if len(self.calls) == 1:
             self.calls[0].fail(error)
             return
@@ -156,11 +156,11 @@ class ProducerService:
 
     def _attached(self, key: Key, attaching: Task[GrpcProducer]) -> None:
         del self._attaching[key]
-        if not attaching.cancelled() and attaching.exception() is None:  # of an error, whoever asked has it
+        if not attaching.cancelled() and attaching.exception() is None:  # an error went to the caller
             asyncio.get_running_loop().call_later(UNUSED_SECONDS, self._drop_unused, attaching.result())
 
     def _drop_unused(self, producer: GrpcProducer) -> None:
-        """Whoever asked may have given up meanwhile."""
+        """Closes a producer that no connection uses: the caller may have given up meanwhile."""
         if not producer.connections and self.producers.get(producer.key) is producer:
             del self.producers[producer.key]
             producer.handle.close(lost=False)
@@ -174,7 +174,7 @@ class ProducerService:
         return producer
 
     def _ended(self, key: Key, error: DanubeError) -> None:
-        """The topic is no longer there for it."""
+        """Called when the topic is no longer served."""
         producer = self.producers.pop(key, None)
         for connection in () if producer is None else producer.connections:
             connection.producers.pop(key[1], None)
@@ -189,7 +189,7 @@ class ProducerService:
             producer.connections[connection] = None
 
     def forget(self, producer: GrpcProducer, connection: GrpcConnection) -> None:
-        """The connection is gone."""
+        """Called when a connection is gone."""
         producer.connections.pop(connection, None)
         self._drop_unused(producer)
 
@@ -208,7 +208,7 @@ class ProducerService:
         self._send(call, request, producer)
 
     def _send(self, call: Call, request: Any, producer: GrpcProducer) -> None:
-        if 4 * len(request.routing_key) > KEY_BYTES_MAX:  # before it is in one batch with others
+        if 4 * len(request.routing_key) > KEY_BYTES_MAX:  # checked before it shares a batch with others
             check_key(request.routing_key.encode())
         connection = call.connection
         sends = connection.sends.get(producer.id)
@@ -218,7 +218,7 @@ class ProducerService:
         sends.add(call, request)
 
     def _send_to_unknown(self, call: Call, request: Any) -> None:
-        """After a restart of the broker, or of the connection, a producer goes on: its id tells that it was made."""
+        """Lets a producer continue after a restart of the broker or a new connection: its id proves that it existed."""
         identity, name = request.msg_id, request.producer_name
         if not request.HasField("msg_id"):
             raise RequestInvalid("a message needs a msg_id")
@@ -236,7 +236,7 @@ class ProducerService:
         try:
             topic, name = request.msg_id.topic_name, request.producer_name
             producer = await self._attach(call.session, topic, name, reliable, exclusive)
-        except (TopicNotFound, PartitionMissing, TopicKindDiffers) as error:  # to be made again, or refused then
+        except (TopicNotFound, PartitionMissing, TopicKindDiffers) as error:  # the client must create it again
             call.finish(GrpcStatus.UNAVAILABLE, f"{error}: create the producer again.")
             return
         self._use(producer, call.connection)
@@ -249,7 +249,7 @@ class ProducerService:
 
 
 def batch_of(messages: list[Any], name: str, now: int, number: int | None = None) -> Batch:
-    """As a native producer would build it; the producer's name travels as an attribute, an exclusive one's id too."""
+    """A batch as a native producer would build it. Its name, and the id of an exclusive producer, are attributes."""
     times = [message.publish_time * MILLISECOND or now for message in messages]
     alone = {PRODUCER_ATTRIBUTE: name} if number is None else {PRODUCER_ATTRIBUTE: name, NUMBER_ATTRIBUTE: str(number)}
     return build(
@@ -270,7 +270,7 @@ def _present(messages: list[Any], field: str) -> list[Any] | None:
 
 
 def _signed(values: list[Any] | None, bits: int) -> list[Any] | None:
-    """Numbers without a sign, as the columns of a batch have them: the upper half as negative ones."""
+    """Unsigned numbers as a batch stores them: the upper half as negative numbers."""
     half = 1 << (bits - 1)
     return values and [value if value is None or value < half else value - 2 * half for value in values]
 

@@ -14,7 +14,7 @@ _BY_NAME = {file.name: file for file in FILES}
 
 
 class ReflectionService:
-    """Each request is answered on its own; no file of ours imports another."""
+    """Each request is answered separately; none of our files imports another."""
 
     def __init__(self, services: list[str], version: str) -> None:
         self.name = f"grpc.reflection.{version}.ServerReflection"
@@ -48,7 +48,7 @@ class ReflectionService:
 
 
 def _file_of(symbol: str) -> str | None:
-    """Of a message, an enum or a service; or of one of its fields, values or methods."""
+    """The file of a message, an enum or a service, or of one of its fields, values or methods."""
     for name in (symbol, symbol.rpartition(".")[0]):
         try:
             return str(POOL.FindFileContainingSymbol(name).name)

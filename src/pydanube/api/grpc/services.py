@@ -1,4 +1,4 @@
-"""The services that all gRPC connections of a broker share, and who produces and consumes through them.
+"""The services, producers and consumers that all gRPC connections of a broker share.
 
 Importing this module imports protobuf.
 """
@@ -25,19 +25,19 @@ from pydanube.base.errors import NotServed
 from pydanube.broker.door.door import Door
 
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
-_ABSENT = {  # declared, so that a client that asks is told
+_ABSENT = {  # declared, so that clients get a clear answer
     "danube_schema.SchemaRegistry": "the schema registry is not supported yet",
     "danube_admin.SecurityAdmin": "roles and bindings are not supported yet",
 }
 
 
 class GrpcServices:
-    """One for a broker, made with its first HTTP/2 connection."""
+    """The gRPC services of one broker, created with its first HTTP/2 connection."""
 
     def __init__(self, door: Door, turns: Turns, url: str, admin_url: str) -> None:
         self.door = door
         self.turns = turns
-        self.url = url  # where clients reach the broker, as they want it: with a scheme
+        self.url = url  # where clients reach the broker, with a scheme, as they expect
         self.admin_url = admin_url
         self.held = 0  # bytes of requests that are being received, of all connections
         self.producers = ProducerService(self)
@@ -51,7 +51,7 @@ class GrpcServices:
         return GrpcConnection(self, *(self._admin_address if admin_only else self._data_address), transport)
 
     def forget(self, connection: GrpcConnection) -> None:
-        """It is gone, its consumers too, and producers that nobody else uses are closed."""
+        """The connection is gone: removes its consumers, and closes producers that no other connection uses."""
         for consumer in list(connection.consumers.values()):
             self.consumers.detach(consumer)
         for producer in list(connection.producers.values()):
@@ -59,7 +59,7 @@ class GrpcServices:
 
 
 def _reflected(services: list[Any]) -> list[Any]:
-    """With the two that tell tools which they are, themselves among them."""
+    """The services, with the two reflection services, which list all of them, including themselves."""
     names: list[str] = []
     reflected = [*services, ReflectionService(names, "v1"), ReflectionService(names, "v1alpha")]
     names += sorted(each.name for each in reflected)
@@ -67,12 +67,12 @@ def _reflected(services: list[Any]) -> list[Any]:
 
 
 def _served(services: list[Any]) -> tuple[dict[bytes, Method], frozenset[str]]:
-    """At one address: methods by path, and the names of the services."""
+    """The services at one address: methods by path, and the names of the services."""
     return _methods(services), frozenset(each.name for each in services)
 
 
 def _methods(services: list[Any]) -> dict[bytes, Method]:
-    """By path. What a service declares and does not have is answered with a sentence."""
+    """Methods by path. A method that is declared but not implemented is answered with an explanation."""
     methods: dict[bytes, Method] = {}
     for each in services:
         _add(methods, service(each.name), each, f"{each.name} does not support it on a single node")

@@ -1,4 +1,4 @@
-"""`danube.StorageService`: the closed parts of a topic's log, as far as they are kept."""
+"""`danube.StorageService`: the sealed parts of a topic's log that still exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class StorageService:
     name = "danube.StorageService"
 
     async def list_segment_descriptors(self, call: Call, request: Any) -> Any:
-        """Those that start behind `after_offset`; 0 is from the beginning, with the first one too."""
+        """The segments that start after `after_offset`; 0 means from the beginning, including the first one."""
         name = request.topic if request.topic.startswith("/") else f"/{request.topic}"
         answer = danube.ListSegmentDescriptorsResponse()
         for part in await call.session.storage.segments(name):

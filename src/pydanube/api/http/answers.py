@@ -1,4 +1,4 @@
-"""What each operation of REST answers when all is well, as schemas for the description. Says it, and checks nothing."""
+"""Schemas of the successful answers of each REST operation, for the OpenAPI description. Nothing checks them here."""
 
 from __future__ import annotations
 

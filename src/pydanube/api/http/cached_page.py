@@ -1,4 +1,4 @@
-"""A page that is dear to make and may be a moment old: made once for all who ask in that time."""
+"""A page that is expensive to build and may be slightly old: it is built once for all who ask within that time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydanube.base.limits import METRICS_KEPT_SECONDS
 
 
 class CachedPage:
-    """Called for the page. One that failed is not kept."""
+    """Call it for the page. A failure is not kept."""
 
     def __init__(self, make: Callable[[], Awaitable[str]]) -> None:
         self._make = make
@@ -24,7 +24,7 @@ class CachedPage:
             if loop.time() < self._fresh_until:
                 return self._page
             self._making = loop.create_task(self._made())
-        return await asyncio.shield(self._making)  # whoever leaves does not take it from the others
+        return await asyncio.shield(self._making)  # a caller that leaves must not cancel it for the others
 
     async def _made(self) -> bytes:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection: requests one at a time, in order, each answered before the next is looked at.
+"""One HTTP/1.1 connection: requests one at a time, in order, each answered before the next is examined.
 
-Owned by the broker's loop. What a peer can make it hold is bounded: while it is served, or does not read, little more
-is read from it; a request has its time; and the bodies of all connections share one bound.
+Owned by the broker's loop. Its memory is bounded: while a peer is served, or does not read, little more is read from
+it; a request must arrive in time; and the bodies of all connections share one bound.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 class HttpConnection(Worker):
-    """`receive` takes all its bytes, from the first. With a `refusal` that is the answer to all but probes."""
+    """`receive` gets all its bytes, from the first on. A `refusal` is the answer to everything but probes."""
 
     def __init__(self, face: HttpFace, transport: Transport, refusal: DanubeError | None = None) -> None:
         super().__init__(face.turns)
         self._refusal = refusal
-        self.greeted = False  # it has said what it wants
-        self.heard = False  # a whole request, since the doorway looked last
+        self.greeted = False  # whether its first request has arrived
+        self.heard = False  # whether a whole request has arrived since the doorway's last check
         self._face = face
         self._session = face.session(peer_of(transport))
         self._transport = transport
@@ -50,12 +50,12 @@ class HttpConnection(Worker):
         self._served_bytes = 0  # and being served
         self._writable = True
         self._serving: Task[None] | None = None
-        self._timer: TimerHandle | None = None  # runs while a request comes, and at the end
-        self._ended = False  # refused: what still comes is not looked at
+        self._timer: TimerHandle | None = None  # runs while a request is being received, and at the end
+        self._ended = False  # it was refused: what still arrives is ignored
 
     @property
     def waiting(self) -> bool:
-        """For an answer."""
+        """Whether the client is waiting for an answer."""
         return self._serving is not None or self.lagging
 
     # -- the doorway's calls -------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class HttpConnection(Worker):
             self.greeted = self.greeted or self._reader.in_body
 
     def pause(self) -> None:
-        """It does not read what it was sent: nothing more is answered or read."""
+        """The peer does not read what it was sent, so nothing more is answered or read."""
         self._writable = False
         self._read_or_not()
 
@@ -77,16 +77,16 @@ class HttpConnection(Worker):
         self._go_on()
 
     def too_slow(self, seconds: float = HTTP_REQUEST_SECONDS) -> None:
-        """Less than its time may be given to what has hardly begun."""
+        """Refuses a request that did not arrive within `seconds`, which is less for one that has hardly begun."""
         self._timer = None
         self._refuse(HttpTooSlow(f"the request did not arrive within {seconds:g} s"))
 
     def ask(self) -> None:
-        """HTTP has no way to: the client of an idle connection finds it closed, and opens another."""
+        """Closes the idle connection, because HTTP has no ping; the client opens another one when it needs it."""
         self._transport.close()
 
     def stop(self, error: DanubeError) -> None:
-        """After what was written; what is being served is given up."""
+        """Closes after everything written is sent; a request that is being served is given up."""
         self.lost()
         self._transport.close()
 
@@ -109,7 +109,7 @@ class HttpConnection(Worker):
             self._read_or_not()
 
     def _step(self) -> bool:
-        """Serves the next request, if it is there and nothing else is being done."""
+        """Serves the next request, if it has arrived and none is being served."""
         if self._serving is not None or not self._writable or self._ended or self._transport.is_closing():
             return False
         try:
@@ -161,9 +161,8 @@ class HttpConnection(Worker):
         self._transport.write(response(status, content, content_type, headers, keep_alive=keep_alive, body=body))
 
     def _refuse(self, error: DanubeError) -> None:
-        """Where the next request begins is no longer known. The connection ends, but not at once.
-
-        The client may still be sending, and a socket that is closed on bytes takes the answer back.
+        """Answers with an error and ends the connection, because it is unknown where the next request begins. It does
+        not end at once: the client may still be sending, and closing a socket with unread bytes discards the answer.
         """
         self.greeted = self._ended = True
         self._set_timer(False)
@@ -171,7 +170,7 @@ class HttpConnection(Worker):
             return
         self._write(problem(error), keep_alive=False)
         if self._transport.can_write_eof():
-            with suppress(OSError):  # it is gone already, and the loop is about to say so
+            with suppress(OSError):  # it is already gone, and the loop is about to report that
                 self._transport.write_eof()
         self._face.held -= self._held
         self._held, self._reader = 0, RequestReader()

@@ -1,4 +1,4 @@
-"""Consuming over HTTP: messages under leases as JSON, or one of them as bytes, and what becomes of the leases."""
+"""Consuming over HTTP: messages under leases, as JSON or a single one as bytes; and acking, nacking and extending."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pydanube.wire.batch import Codec, Message
 from pydanube.wire.objects import Object
 
 RECEIVED_DEFAULT = 10  # messages, unless the request says how many
-_KEY_HEADER_BYTES_MAX = 4 * KIB  # clients of HTTP refuse long lines; JSON has keys of any length
+_KEY_HEADER_BYTES_MAX = 4 * KIB  # HTTP clients refuse long header lines; JSON can have keys of any length
 
 
 class _Leased(NamedTuple):
@@ -54,7 +54,7 @@ async def receive(caller: Caller, fields: Object) -> Answer:
         )
     leases = [lease for part in parts for lease in part.leases]
     try:
-        await caller.face.turns.begin()  # many may have waited for the same messages
+        await caller.face.turns.begin()  # many requests may have waited for the same messages
         found = await _messages_of(caller, parts)
         answer = await _as_bytes(found) if raw else await _as_json(caller, found)
     except BaseException:
@@ -66,7 +66,7 @@ async def receive(caller: Caller, fields: Object) -> Answer:
 
 
 async def _messages_of(caller: Caller, parts: Sequence[Received]) -> list[_Leased]:
-    """Until the answer is large enough. What is heavy to unpack is unpacked beside the loop."""
+    """Messages until the answer is large enough. Batches that are expensive to unpack are unpacked off the loop."""
     found: list[_Leased] = []
     leasing, offload = caller.session.leases, caller.face.door.offload
     size = 0
@@ -77,7 +77,7 @@ async def _messages_of(caller: Caller, parts: Sequence[Received]) -> list[_Lease
         heavy = batch.codec is not Codec.NONE or batch.size > DECODED_BYTES or batch.count > MESSAGES_AT_ONCE
         try:
             messages = await offload.run(_cut, delivery) if heavy else _cut(delivery)
-        except (BatchInvalid, BatchDamaged) as error:  # not what its producer said it is: others must not wait for it
+        except (BatchInvalid, BatchDamaged) as error:  # the producer sent an invalid batch: others must not wait for it
             leasing.fail(leases, str(error))
             continue
         for lease, message in zip(leases, messages, strict=True):

@@ -18,7 +18,7 @@ RETRY_SECONDS = 1
 
 
 def problem(error: BaseException) -> Answer:
-    """The answer to a request that failed. An error of any other class is a fault in the broker, and is logged."""
+    """The answer to a failed request. An error that is not a `DanubeError` is a bug in the broker, and is logged."""
     if not isinstance(error, DanubeError):
         log.error("a request failed: %s", error, exc_info=error)
         error = DanubeError(f"the broker failed: {type(error).__name__}")
@@ -82,7 +82,7 @@ def errors_page() -> str:
 
 
 def _listed() -> list[tuple[str, type[DanubeError]]]:
-    """All errors but those that a test defines."""
+    """All errors except those defined by tests."""
     return sorted((code, kind) for code, kind in error_table().items() if kind.__module__.startswith("pydanube."))
 
 

@@ -1,4 +1,4 @@
-"""The face of HTTP/1: recognises it, has what all its connections and routes share, and answers their requests."""
+"""The face of HTTP/1: recognises the protocol, has what its connections and routes share, and answers requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAFE = ("GET", "HEAD", "OPTIONS")
 
 @dataclass(eq=False, slots=True)
 class HttpFace:
-    """One for a broker, whatever it listens on."""
+    """The HTTP face of one broker, for all its listeners."""
 
     name: ClassVar[str] = "http"
     title: ClassVar[str] = "HTTP/1"
@@ -49,10 +49,10 @@ class HttpFace:
     config: Callable[[], Object]  # what is in force
     metrics: Callable[[], Awaitable[bytes]]
     turns: Turns
-    hosts: frozenset[str] | None  # in small letters, by which pages and programs may call the broker; None: any
-    account: Account = field(init=False)  # of what is published over HTTP: all of it together is one publisher
+    hosts: frozenset[str] | None  # lowercase host names under which the broker may be called; None: any
+    account: Account = field(init=False)  # of everything published over HTTP, which counts as one publisher
     waiting: int = 0  # requests that wait for messages
-    turn: int = 0  # requests with messages that have no key, so far: each goes to the next partition
+    turn: int = 0  # counts requests with messages without a key: each goes to the next partition
     held: int = 0  # bytes of requests in memory
     serving: int = 0  # requests
 
@@ -62,7 +62,7 @@ class HttpFace:
     # -- the listener's calls ------------------------------------------------------------------------------------------
 
     def sniff(self, first: bytes) -> Sniffed:
-        """A method that is not served is one all the same, and is told so as HTTP says it."""
+        """Recognises any method, so that an unknown one gets an HTTP error."""
         if first.startswith(_METHODS) or _REQUEST.match(first):
             return Sniffed.YES
         if _BEGINNING.fullmatch(first) or any(method.startswith(first) for method in _METHODS):
@@ -84,19 +84,19 @@ class HttpFace:
             if not self.router.is_probe(request):
                 await self.turns.begin()
             route, fields = self.router.find(request)
-            if "topic" in fields:  # two segments of the path; what they say is the name's own to refuse
+            if "topic" in fields:  # two segments of the path; an invalid name is refused when it is parsed
                 fields["topic"] = f"/{fields.pop('namespace')}/{fields['topic']}"
             return await route.answer(Caller(self, session), fields)
         except Exception as error:
             return problem(error)
 
     def session(self, address: str) -> Session:
-        """Of a connection, whose requests have not said who they are from."""
+        """The session of a connection, whose requests are not authenticated."""
         return self.door.session(ANONYMOUS, Origin("http", address))
 
     @contextmanager
     def waits(self) -> Iterator[None]:
-        """A request that waits for messages. Half of all requests may, so that the others find room beside them."""
+        """Counts a request that waits for messages. Half of all requests may wait, so that others always have room."""
         if self.waiting >= WAITING_REQUESTS_MAX:
             raise HttpBusy(f"{self.waiting} requests are already waiting for messages")
         self.waiting += 1
@@ -107,16 +107,17 @@ class HttpFace:
 
 
 class Caller(NamedTuple):
-    """Of one request."""
+    """The caller of one request."""
 
     face: HttpFace
     session: Session
 
 
 def _check_host(request: HttpRequest, names: frozenset[str] | None) -> None:
-    """A name that anybody can register may lead a browser here: the page then reads and changes what it likes.
+    """Refuses foreign host names. A name that anyone can register may lead a browser here (DNS rebinding), and its page
+    could then read and change everything.
 
-    Nobody registers an address, or a name without a dot, which the own network knows.
+    Addresses, and names without a dot, which only the local network resolves, cannot be registered.
     """
     host = _PORT.sub("", request.headers.get("host", "")).strip("[].").lower()
     if names is None or host in names or "." not in host:
@@ -128,7 +129,7 @@ def _check_host(request: HttpRequest, names: frozenset[str] | None) -> None:
 
 
 def _check_origin(request: HttpRequest) -> None:
-    """A browser says which site's page a request comes from; only the broker's own may change something."""
+    """Browsers say which site's page sent a request; only the broker's own pages may change something."""
     origin = request.headers.get("origin")
     if origin is None or request.method in SAFE:
         return

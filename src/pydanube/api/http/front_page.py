@@ -1,4 +1,4 @@
-"""What `/` shows: where things are, and what needs attention. For a browser as a page, for others as text."""
+"""What `/` shows: where things are, and what needs attention; as a page for browsers, as text for others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def front_page(caller: Caller, fields: Object) -> Answer:
 
 
 async def _notes(caller: Caller) -> list[str]:
-    """What does not make a broker unready, and yet needs somebody."""
+    """Problems that need a person's attention although the broker is ready."""
     publishing_refused, failing, blocked = await caller.session.attention()
     notes = ["Publishing is refused until the disk has room again."] if publishing_refused else []
     notes += [f"Failing: {work}: {why}" for work, why in failing]

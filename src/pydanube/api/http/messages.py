@@ -1,4 +1,4 @@
-"""Messages over HTTP as they are shown, and looked at without a subscription. All of it bounded."""
+"""Messages over HTTP as JSON, and reading them without a subscription; all within bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGES_AT_ONCE = 200  # read or shown in one turn of the loop: some millisecon
 
 
 async def peek(caller: Caller, fields: Object) -> Answer:
-    """Messages from an offset on, as they are stored; nobody's place changes by it."""
+    """Messages from an offset on, as they are stored; no subscription is affected."""
     face, session, topic = caller.face, caller.session, text(fields, "topic")
     limit, wait = within(fields, "limit", 10, 1, PEEKED_MESSAGES_MAX), wait_of(fields)
     first, end = await session.bounds(topic)
@@ -34,7 +34,7 @@ async def peek(caller: Caller, fields: Object) -> Answer:
     if wait:
         with face.waits():
             await session.wait_beyond(topic, offset, wait)
-        await face.turns.begin()  # many may have waited for the same message
+        await face.turns.begin()  # many requests may have waited for the same message
     found: list[Object] = []
     size, following = 0, offset
     while len(found) < limit and size < PEEKED_BYTES_MAX:
@@ -54,7 +54,7 @@ async def peek(caller: Caller, fields: Object) -> Answer:
             size += shown_bytes
             if len(found) >= limit or size >= PEEKED_BYTES_MAX:
                 break
-        await asyncio.sleep(0)  # the others of the loop first
+        await asyncio.sleep(0)  # lets other tasks run
     first, end = await session.bounds(topic)
     return answer_of(200, {"messages": found, "next": following, "first": first, "end": end})
 
@@ -64,7 +64,7 @@ def wait_of(fields: Object) -> float:
 
 
 def within(fields: Object, name: str, default: Any, least: int, most: int) -> Any:
-    """A number of the request, which has its bounds; or what is meant without it."""
+    """A number of the request, which must be within bounds; or its default."""
     found = number(fields, name, default)
     if found is not default and not least <= found <= most:
         raise RequestInvalid(f"{name} must be {least} to {most}, not {found}")
@@ -72,13 +72,13 @@ def within(fields: Object, name: str, default: Any, least: int, most: int) -> An
 
 
 async def _shown_of(caller: Caller, batch: Batch, first: int, count: int, most: int) -> tuple[list[Object], int]:
-    """Messages of a batch as they are shown, and the bytes they have: up to the one that makes it `most`.
+    """Messages of a batch as JSON, and their bytes, up to the message that reaches `most`.
 
-    What is compressed is unpacked beside the loop: a few hundred bytes may become 16 MiB.
+    Compressed batches are unpacked off the loop: a few hundred bytes may become 16 MiB.
     """
     if batch.codec is not Codec.NONE:
         return await caller.face.door.offload.run(_show, batch, first, count, most)
-    await asyncio.sleep(0)  # many small batches are much, too
+    await asyncio.sleep(0)  # many small batches take time too
     return _show(batch, first, count, most)
 
 
@@ -102,7 +102,7 @@ def _offset_of(place: Any, first: int, end: int) -> int:
 
 
 def shown(message: Message, value_bytes_max: int | None = None) -> Object:
-    """As JSON has it; a longer value is cut, and says so."""
+    """The message as JSON; a value that is too long is cut, and marked as such."""
     payload = message.payload
     found: Object = {"offset": message.offset, **_text_or_base64("key", message.key)}
     found |= _text_or_base64("value", payload if payload is None else payload[:value_bytes_max])

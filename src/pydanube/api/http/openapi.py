@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description of the REST interface, made from the routes themselves, so that it cannot differ."""
+"""The OpenAPI 3.1 description of the REST interface, built from the routes themselves, so that it cannot differ."""
 
 from __future__ import annotations
 

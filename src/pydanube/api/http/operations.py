@@ -1,6 +1,6 @@
-"""The table of routes: what each path means as a verb of `api/operations`, or as one of the few things only HTTP has.
+"""The table of routes: each path is a verb of `api/operations`, or one of the few things that only HTTP has.
 
-Translates, never decides. The description at /api/v1/openapi.json is made from this table.
+It translates and never decides. The description at /api/v1/openapi.json is built from this table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PLACE = "`earliest`, `latest`, an offset, or {time: microseconds since 1970}"
 
 
 def _verb(name: str, status: int = 200) -> Handler:
-    """As a verb: its fields are those of the request, and a topic has its whole name."""
+    """A handler that calls a verb with the fields of the request; a topic is passed with its full name."""
 
     async def answer(caller: Caller, fields: Object) -> Answer:
         found = await VERBS[name](caller.session, fields)
@@ -58,7 +58,7 @@ def _route(
     query: dict[str, Field] | None = None,
     body: dict[str, Field] | None = None,
 ) -> Route:
-    """Of a verb that has the operation's name."""
+    """The route of a verb with the name of the operation."""
     handler = _verb(operation, status)
     return Route(method, template, operation, summary, handler, status, query=query or {}, body=body or {})
 
@@ -99,7 +99,7 @@ async def _alive(caller: Caller, fields: Object) -> Answer:
 
 
 async def _ready(caller: Caller, fields: Object) -> Answer:
-    """Also when the disk is nearly full: those who acknowledge must find the broker, for they make room."""
+    """Ready even if the disk is nearly full: consumers must reach the broker, because their acks free room."""
     refused = "; publishing is refused until the disk has room again" if caller.session.publishing_refused() else ""
     return Answer(200, f"ready{refused}\n".encode(), TEXT)
 

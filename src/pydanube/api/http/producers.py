@@ -36,7 +36,7 @@ async def publish(caller: Caller, fields: Object) -> Answer:
     for at, message in enumerate(messages):
         hashed += len(message["key"] or b"")
         if hashed > KEYS_HASHED_AT_ONCE_BYTES:
-            await asyncio.sleep(0)  # the others of the loop first
+            await asyncio.sleep(0)  # lets other tasks run
             hashed = 0
         place = topic
         if partitions:
@@ -66,7 +66,7 @@ async def _publish(caller: Caller, topic: str, batch: Batch, *, reliable: bool) 
 
 
 def _ended(error: DanubeError) -> None:
-    """The topic goes: the publish itself fails, or was quicker."""
+    """Nothing to do if the topic ends: the publish itself fails, or has already succeeded."""
 
 
 async def _messages_of(fields: Object) -> list[Object]:
@@ -80,7 +80,7 @@ async def _messages_of(fields: Object) -> list[Object]:
         raise RequestInvalid(f"a request can publish 1 to {PUBLISHED_MESSAGES_MAX} messages, got {len(messages)}")
     found: list[Object] = []
     for first in range(0, len(messages), MESSAGES_AT_ONCE):
-        await asyncio.sleep(0)  # the others of the loop first
+        await asyncio.sleep(0)  # lets other tasks run
         found += [_message_of(each) for each in messages[first : first + MESSAGES_AT_ONCE]]
     return found
 

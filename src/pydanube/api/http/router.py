@@ -1,7 +1,7 @@
-"""Which route a request means, and its fields: path, query and body become one object, as verbs take it.
+"""Finds the route of a request and its fields: path, query and body become one object, as verbs expect it.
 
-A path is cut at its slashes first and decoded once, segment by segment: what a segment says never becomes a path. Every
-field that a request may have is named by its route; there are no others.
+A path is first split at its slashes and then decoded once, segment by segment, so an encoded slash never separates
+segments. A route names every field that a request may have; unknown fields are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kind = Literal["text", "number", "flag", "object", "list", "texts", "place"]
 
 
 class Field(NamedTuple):
-    """One that a request may have."""
+    """A field that a request may have."""
 
     kind: Kind
     doc: str
@@ -42,15 +42,15 @@ class Route:
     operation: str
     summary: str
     answer: Callable[..., Awaitable[Answer]]
-    status: int = 200  # where all is well
+    status: int = 200  # of a successful answer
     query: Mapping[str, Field] = field(default_factory=dict)
     body: Mapping[str, Field] = field(default_factory=dict)
-    raw: bool = False  # the body may be bytes, which are the field `raw` then
-    raw_answer: bool = False  # the answer may be bytes, where `Accept` asks for them: the field `raw_answer` is true
-    html: bool = False  # a browser, which accepts it, gets a page: the field `html` is true
+    raw: bool = False  # the body may be bytes, which become the field `raw`
+    raw_answer: bool = False  # the answer may be bytes: if `Accept` asks for them, the field `raw_answer` is true
+    html: bool = False  # the answer may be a page: if `Accept` has HTML, as browsers send it, the field `html` is true
     body_bytes_max: int = CONTROL_BYTES_MAX
     content_type: str = JSON
-    probe: bool = False  # it is answered however much else is being done, and costs next to nothing
+    probe: bool = False  # it is answered however busy the broker is, and costs next to nothing
 
     @property
     def segments(self) -> list[str]:
@@ -95,7 +95,7 @@ class Router:
 
 
 def decoded(text: str) -> str:
-    """Percent-escapes, once; what is not UTF-8 then is refused."""
+    """Decodes percent-escapes once; refuses what is not UTF-8 afterwards."""
     if _ESCAPE.search(text):
         raise HttpRequestInvalid(f"{text[:50]!r} has a % that is not an escape")
     try:
@@ -105,7 +105,7 @@ def decoded(text: str) -> str:
 
 
 def _matched(template: list[str], segments: list[str]) -> Object | None:
-    """The names in the path, if it is of this shape."""
+    """The fields in the path, if it matches the template."""
     named: Object = {}
     for expected, segment in zip(template, segments, strict=True):
         if expected.startswith("{"):

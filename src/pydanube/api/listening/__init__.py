@@ -1,1 +1,1 @@
-"""The one listener: connections, TLS, and the turns that connections take."""
+"""The listener of the broker: connections, TLS, and the turns in which connections are served."""

@@ -1,4 +1,4 @@
-"""Buffers on their way to a socket: small ones become one, since each costs a transport more than its bytes."""
+"""Joins small buffers before they are sent, because each buffer costs a transport more than its bytes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from pydanube.wire.frames import Buffer
 
-SMALL_BYTES = 4096  # below it a copy is cheaper than one more buffer
+SMALL_BYTES = 4096  # below this, a copy is cheaper than one more buffer
 
 
 def coalesced(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes; large buffers stay as they are."""
+    """The same bytes in fewer buffers; large ones are left unchanged."""
     joined: list[Buffer] = []
     small: list[Buffer] = []
     for buffer in buffers:

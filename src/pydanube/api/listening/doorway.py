@@ -1,6 +1,6 @@
-"""One connection of the listener: which protocol it speaks, its bytes from then on, and whether it is still there.
+"""One connection of the listener: which protocol it speaks, its bytes from then on, and whether the peer is alive.
 
-Translates nothing itself. What a peer can make it hold is bounded: nobody is read from who does not read.
+It translates nothing itself. Its memory is bounded: a peer that does not read is not read from.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from pydanube.api.listening.listener import Listener
 
 log = logging.getLogger(__name__)
-# A look comes once in half a keepalive.
-_ASKED_LOOKS = 2  # in silence, before the peer is asked
-_GONE_LOOKS = 4  # before it is taken for gone
+# Each connection is checked twice per keepalive.
+_ASKED_LOOKS = 2  # checks without a sign of life before the peer is asked for one
+_GONE_LOOKS = 4  # checks without a sign of life before the peer counts as gone
 
 
 def _ignore(data: bytes) -> None:
-    """From a connection that is gone."""
+    """Ignores data from a connection that is closed."""
 
 
 class Doorway(asyncio.Protocol):
-    """Made by the loop for each connection."""
+    """Created by the loop for each connection."""
 
     __slots__ = (
         "_connection",
@@ -57,15 +57,15 @@ class Doorway(asyncio.Protocol):
         self._number = next(listener.door.presence.numbers)
         self._since = listener.door.clock.wall()
         self._first = b""
-        self._speak: Callable[[bytes], None] = self._sniff  # what takes its first bytes, in TLS or without
+        self._speak: Callable[[bytes], None] = self._sniff  # gets the first bytes, with or without TLS
         self._receive: Callable[[bytes], None] = self._speak if listener.certificate is None else self._sniff_tls
         self._face: Face | None = None
         self._connection: FaceConnection | None = None
         self._timer: TimerHandle | None = None
         self._securing: Task[None] | None = None
-        self._heard = False  # that it takes what it is sent, since the last look
-        self._silent = 0  # looks since it was
-        self._waiting_bytes = 0  # for the socket, at the last look
+        self._heard = False  # whether there was a sign of life since the last check
+        self._silent = 0  # checks since the last sign of life
+        self._waiting_bytes = 0  # for the socket, at the last check
 
     def described(self) -> Connection:
         face = None if self._face is None else self._face.name
@@ -94,11 +94,11 @@ class Doorway(asyncio.Protocol):
         if self._connection is not None:
             self._connection.lost()
         self._connection = None
-        self._receive = self._speak = _ignore  # nothing refers to itself: what it held is free at once
+        self._receive = self._speak = _ignore  # breaks reference cycles, so that memory is freed at once
         self._first = b""
 
     def pause_writing(self) -> None:
-        """It does not read what it was sent, so nothing more is read from it: what it asks for would be answered."""
+        """The peer does not read what it was sent, so its requests, which would need answers, are not read either."""
         self._listener.stuck(self, self._transport.get_write_buffer_size())
         if self._connection is not None:
             self._connection.pause()
@@ -116,14 +116,14 @@ class Doorway(asyncio.Protocol):
     # -- the listener's calls ------------------------------------------------------------------------------------------
 
     def stop(self, error: DanubeError) -> None:
-        """Says why if there is a way to say it, and closes."""
+        """Tells the peer why, if the protocol allows it, and closes."""
         if self._connection is not None:
             self._connection.stop(error)
         else:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Nobody knows yet what it speaks."""
+        """Closes a connection whose protocol is not known yet."""
         if self._securing is not None:
             self._transport.abort()
         else:
@@ -133,16 +133,17 @@ class Doorway(asyncio.Protocol):
         self._transport.abort()
 
     def look(self) -> None:
-        """Once in half a keepalive: whoever is silent is asked, and then gone, whatever TCP believes."""
+        """Called twice per keepalive. A silent peer is asked for a sign of life, and later disconnected, even if TCP
+        considers it connected."""
         transport = self._transport
         if transport.is_closing():
-            transport.abort()  # it had its time to take what was left for it
+            transport.abort()  # it had enough time to read what was left for it
             return
         if self._timer is not None:
             return
         waiting_bytes = transport.get_write_buffer_size()
         self._listener.recount(self, waiting_bytes)
-        heard = self._heard or waiting_bytes < self._waiting_bytes  # slowly perhaps, but it reads
+        heard = self._heard or waiting_bytes < self._waiting_bytes  # it reads, even if slowly
         connection = self._connection
         if connection is not None:
             heard = heard or connection.heard or connection.waiting
@@ -162,7 +163,7 @@ class Doorway(asyncio.Protocol):
     # -- when there are too many -------------------------------------------------------------------------------------
 
     def _linger(self) -> None:
-        """How to tell it so is known by its first bytes: with TLS, by those after the handshake."""
+        """Waits for the first bytes (with TLS, those after the handshake), which show how to tell the peer."""
         if self._listener.linger(self):
             self._speak = self._turn_away
             if self._listener.certificate is None:
@@ -208,7 +209,7 @@ class Doorway(asyncio.Protocol):
             self.connection_lost(error)
             return
         except BaseException:
-            self.connection_lost(None)  # the loop does not say it of a connection that was never made
+            self.connection_lost(None)  # the loop does not call it if the connection was never made
             raise
         finally:
             self._securing = None
@@ -218,7 +219,7 @@ class Doorway(asyncio.Protocol):
             self._speak(b"")
 
     def _keep(self, data: bytes) -> None:
-        """It may speak at once when the handshake is done, before we are told that it is."""
+        """Keeps data that arrives right after the handshake, before this end knows that it is complete."""
         self._first += data
 
     def _sniff(self, data: bytes) -> None:
@@ -247,9 +248,9 @@ class Doorway(asyncio.Protocol):
             self._timer = None
 
     def _too_slow(self) -> None:
-        """Whoever has not said what it wants by now wants nothing."""
+        """Closes a connection that has not said in time what it wants."""
         if self._connection is not None and self._connection.greeted:
-            self._greeted()  # it was behind when it said so
+            self._greeted()  # its greeting has arrived, but waits for its turn
             return
         self._timer = None
         self._listener.greeted(self)

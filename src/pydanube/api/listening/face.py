@@ -1,7 +1,7 @@
-"""What the listener asks of a protocol that it serves, and of a connection that speaks it.
+"""What the listener requires of a protocol that it serves, and of a connection that speaks it.
 
-A face recognises its protocol by the first bytes and makes the connection; the listener passes the bytes on, measures
-the silence, and stops it. The listener knows no protocol, and no face knows another.
+A face recognises its protocol by the first bytes and creates the connection; the listener passes the bytes on, watches
+for silence, and stops it. The listener knows no protocol, and no face knows another.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class Sniffed(Enum):
 
     YES = auto()
     NO = auto()
-    UNDECIDED = auto()  # more bytes have to come
-    MALFORMED = auto()  # it is meant, but cannot be answered: the connection is closed without a word
+    UNDECIDED = auto()  # more bytes are needed
+    MALFORMED = auto()  # it is this protocol, but cannot be answered: the connection is closed without an answer
 
 
 class Summary(NamedTuple):
-    """What is known about the peer of a connection, for people who look."""
+    """What is known about the peer of a connection, for display."""
 
-    client: str = ""  # what it calls itself
-    producers: int | None = None  # None if its protocol keeps none
+    client: str = ""  # the name that the client gives itself
+    producers: int | None = None  # None if the protocol does not tie them to a connection
     consumers: int | None = None
 
 
@@ -35,11 +35,11 @@ class Face(Protocol):
 
     @property
     def name(self) -> str:
-        """In lists of connections."""
+        """Its name in lists of connections."""
 
     @property
     def title(self) -> str:
-        """In sentences."""
+        """Its name in sentences."""
 
     @property
     def needs_tls(self) -> bytes:
@@ -50,7 +50,7 @@ class Face(Protocol):
     def connect(self, transport: Transport) -> FaceConnection: ...
 
     def turn_away(self, transport: Transport, error: DanubeError) -> FaceConnection | None:
-        """There are too many connections. What tells the client so, if that takes more than to close the socket."""
+        """Tells a client that there are too many connections. Returns a connection if closing it is not enough."""
 
 
 class FaceConnection(Protocol):
@@ -58,29 +58,29 @@ class FaceConnection(Protocol):
 
     @property
     def greeted(self) -> bool:
-        """The client has said what it wants."""
+        """Whether the client has said what it wants."""
 
     @property
     def waiting(self) -> bool:
-        """The client waits for the broker, so its silence means nothing."""
+        """Whether the client is waiting for the broker, so that its silence means nothing."""
 
-    heard: bool  # something came from the client; the listener clears it when it looks
+    heard: bool  # whether something has arrived from the client; the listener clears it with each check
 
     def receive(self, data: bytes) -> None: ...
 
     def pause(self) -> None:
-        """The socket takes no more for now."""
+        """The socket accepts no more for now."""
 
     def resume(self) -> None: ...
 
     def ask(self) -> None:
-        """Nothing was heard for a while: asks whether the client is there, or closes if the protocol cannot ask."""
+        """Asks a silent client for a sign of life; closes if the protocol cannot ask."""
 
     def too_slow(self, seconds: float) -> None:
-        """The client did not say in time what it wants."""
+        """Closes, because the client did not say in time what it wants."""
 
     def stop(self, error: DanubeError) -> None:
-        """Says why, if the protocol can, and closes."""
+        """Tells the client why, if the protocol can, and closes."""
 
     def lost(self) -> None:
         """The socket is gone."""
@@ -89,7 +89,7 @@ class FaceConnection(Protocol):
 
 
 def beginning(preface: bytes, first: bytes) -> Sniffed:
-    """Of a protocol whose connections all begin with the same bytes."""
+    """Compares the first bytes with those that all connections of a protocol begin with."""
     if first.startswith(preface):
         return Sniffed.YES
     return Sniffed.UNDECIDED if preface.startswith(first) else Sniffed.NO

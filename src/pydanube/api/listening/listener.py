@@ -1,6 +1,7 @@
-"""The one listener: the first bytes of a connection tell TLS, and the protocols of its faces, apart.
+"""The listener: the first bytes of a connection tell TLS and the protocols of its faces apart.
 
-Owns the socket, its connections, and who of them is still there. Never decides what a peer may do.
+It owns the socket and its connections, and finds out which of them are still alive. It never decides what a peer may
+do.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from pydanube.broker.door.door import Door
 from pydanube.broker.door.presence import Connection
 
 log = logging.getLogger(__name__)
-BACKLOG = 1024  # connections that the system takes before we do
-GOODBYE_SECONDS = 0.5  # for peers to take what was written to them, before the sockets are closed
+BACKLOG = 1024  # connections that the system accepts before we do
+GOODBYE_SECONDS = 0.5  # for peers to read what was written to them, before the sockets are closed
 
 
 class Listener:
-    """`start`, then `stop`. `connections` are all there are, `greeting` those that have not said what they want."""
+    """Call `start`, then `stop`. `connections` has all connections, `greeting` those without a request so far."""
 
     def __init__(
         self,
@@ -57,14 +58,14 @@ class Listener:
         self.connections: dict[Doorway, None] = {}
         self.greeting: dict[Doorway, None] = {}
         self.handshakes = Handshakes()
-        self._lingering: dict[Doorway, None] = {}  # one too many each, and soon told so
-        self._handshakes = 0  # of such, begun a moment ago
-        self._stuck: dict[Doorway, int] = {}  # bytes that wait for whoever takes nothing, the longest first
+        self._lingering: dict[Doorway, None] = {}  # connections beyond the limit, which are about to be told so
+        self._handshakes = 0  # recent TLS handshakes of such connections
+        self._stuck: dict[Doorway, int] = {}  # bytes that wait for peers that do not read, the longest stuck first
         self._stuck_bytes = 0
         self.keepalive_seconds = keepalive_seconds
         self.spoken_here = f"Danube speaks {_listed([face.title for face in faces])} here.\r\n".encode()
         self._faces = faces
-        self.refused = 0  # connections, because there were too many
+        self.refused = 0  # connections that were refused because there were too many
         self._connections_max = connections_max
         self._full = False
         self._server: Server | None = None
@@ -72,12 +73,12 @@ class Listener:
         self._timers: dict[str, TimerHandle] = {}
 
     async def start(self, listen: HostPort) -> HostPort:
-        """Serves from now on; the address it got."""
+        """Starts to serve; returns the address."""
         loop = asyncio.get_running_loop()
         few = ACCEPTED_AT_ONCE
         self._server = await loop.create_server(lambda: Doorway(self), listen.host, listen.port, backlog=few)
         for taking in self._server.sockets:
-            with taking.dup() as socket:  # the loop means both by one number
+            with taking.dup() as socket:  # the loop identifies sockets by their numbers
                 socket.listen(BACKLOG)
         host, port, *_ = self._server.sockets[0].getsockname()
         self._sweep(iter(()))
@@ -86,7 +87,7 @@ class Listener:
         return HostPort(host, port)
 
     async def stop(self) -> None:
-        """Takes no more connections, and tells those there are that it goes."""
+        """Accepts no more connections, and tells the existing ones that the broker is stopping."""
         for timer in self._timers.values():
             timer.cancel()
         if self._server is not None:
@@ -110,7 +111,7 @@ class Listener:
     # -- which face is meant -------------------------------------------------------------------------------------------
 
     def sniff(self, first: bytes) -> tuple[Face | None, Sniffed]:
-        """The face whose protocol it is; without one, whether that may still change."""
+        """The face whose protocol this is; without one, whether more bytes may still tell."""
         found = {face: face.sniff(first) for face in self._faces}
         for face, sniffed in found.items():
             if sniffed is Sniffed.YES:
@@ -120,13 +121,13 @@ class Listener:
         )
 
     def likely_face(self, first: bytes) -> Face | None:
-        """The first one whose protocol it may be."""
+        """The first face whose protocol it may be."""
         return next((face for face in self._faces if face.sniff(first) is not Sniffed.NO), None)
 
     # -- who is there --------------------------------------------------------------------------------------------------
 
     def admit(self, doorway: Doorway) -> bool:
-        """Whether there is room. Of too many that say nothing, the one that has done so longest makes it."""
+        """Whether there is room. If too many connections are silent, the one that has been so longest is closed."""
         if len(self.connections) >= self._connections_max:
             if not self._full:
                 log.warning("refusing new connections: the limit of %d is reached", len(self.connections))
@@ -145,7 +146,7 @@ class Listener:
         self.greeting.pop(doorway, None)
 
     def linger(self, doorway: Doorway) -> bool:
-        """Whether one that is not admitted may stay until it was told so. Of too many, the longest there goes."""
+        """Whether a refused connection may stay until it is told so. If there are too many, the oldest is closed."""
         if len(self._lingering) >= CONNECTIONS_LINGERING_MAX:
             oldest = next(iter(self._lingering))
             self.forget(oldest)
@@ -162,7 +163,7 @@ class Listener:
         self._handshakes -= 1
 
     def stuck(self, doorway: Doorway, bytes: int) -> None:
-        """It takes nothing, and so much waits for it. What waits for all such has a bound."""
+        """The peer does not read, and this many bytes wait for it. The sum over all such peers is bounded."""
         self._stuck_bytes += bytes - self._stuck.get(doorway, 0)
         self._stuck[doorway] = bytes
         while self._stuck_bytes > SEND_BUFFERS_BYTES_MAX:
@@ -171,7 +172,7 @@ class Listener:
             longest.abort()
 
     def recount(self, doorway: Doorway, bytes: int) -> None:
-        """What it had asked for before may have been answered since."""
+        """Updates the bytes that wait for a stuck peer: earlier requests may have been answered since."""
         if doorway in self._stuck:
             self.stuck(doorway, bytes)
 
@@ -187,14 +188,14 @@ class Listener:
             self._emptied.set()
 
     def _sweep(self, round_: Iterator[Doorway]) -> None:
-        """Looks at the next few connections. All come up once in half a keepalive, never many in one turn."""
+        """Checks the next few connections. Each is checked twice per keepalive, and never many in one turn."""
         few = list(islice(round_, SWEEP_CONNECTIONS))
         if len(few) < SWEEP_CONNECTIONS:
             round_ = iter(list(self.connections))
         turns = len(self.connections) // SWEEP_CONNECTIONS + 1
         delay = self.keepalive_seconds / 2 / turns
         self._timers["sweep"] = asyncio.get_running_loop().call_later(delay, self._sweep, round_)
-        for doorway in few:  # last: if one fails, the others are looked at all the same
+        for doorway in few:  # last, so that a failure does not keep the next round from being scheduled
             doorway.look()
 
     def _watch(self, certificate: Certificate) -> None:

@@ -1,4 +1,4 @@
-"""Whose connection it is, as the socket knows it."""
+"""The address of a connection's peer, as the socket knows it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from pydanube.base.addresses import HostPort
 
 
 def peer_of(transport: BaseTransport) -> str:
-    """`host:port`; "" where a transport has none, as in tests."""
+    """`host:port`; "" if the transport has none, as in tests."""
     name = transport.get_extra_info("peername")
     return str(HostPort(*name[:2])) if isinstance(name, tuple) and len(name) >= 2 else ""

@@ -1,6 +1,7 @@
-"""TLS of the one listener: the certificate that new connections are shown, read again when its files change.
+"""TLS of the listener: the certificate for new connections, which is read again when its files change.
 
-A pair that cannot be used never replaces one that can. Owns no socket; `secure` puts TLS between one and its protocol.
+A certificate and key that cannot be used never replace valid ones. It owns no socket; `secure` puts TLS between a
+socket and its protocol.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from pydanube.base.errors import ConfigInvalid
 from pydanube.base.limits import HANDSHAKES_BEGUN_PER_TURN, HELLO_SECONDS, TLS_READ_BYTES, TLS_RECORDS_AT_ONCE
 
 log = logging.getLogger(__name__)
-TLS_FIRST = b"\x16"  # a record of a handshake; neither HTTP nor the native protocol begins so
-# By ALPN; whoever names none is told apart by its first bytes all the same. Who can speak both wants REST: gRPC names
-# only h2.
+TLS_FIRST = b"\x16"  # a handshake record; neither HTTP nor the native protocol begins with this byte
+# For ALPN. A client that names no protocol is told apart by its first bytes. One that names both wants REST, because
+# gRPC names only h2.
 PROTOCOLS = ["http/1.1", "h2"]
 
-_HEADER = Struct(">3xH")  # of a record: its type and version, and how many bytes follow
+_HEADER = Struct(">3xH")  # of a record: type and version, then how many bytes follow
 
 Seen = tuple[tuple[int, int, int], ...]
 
 
 class Certificate:
-    """`context` is for the next connection; those that there are keep theirs."""
+    """The certificate. `context` is for new connections; existing ones keep theirs."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._files = (certificate, key)
         for setting, file in (("tls.certificate", certificate), ("tls.key", key)):
             try:
                 file.open("rb").close()
-            except OSError as error:  # OpenSSL would not say which of the two
+            except OSError as error:  # OpenSSL would not say which of the two files it is
                 raise ConfigInvalid(f"{setting} is {file}, which cannot be read: {error.strerror}") from None
         self._seen = self._look()
         try:
@@ -58,7 +59,7 @@ class Certificate:
             log.info("new connections use the new certificate of %s", self._files[0])
 
     def _look(self) -> Seen:
-        """What changes with the files; nothing for one that is not there."""
+        """A fingerprint of the files, which changes with them; empty for a missing file."""
         found = []
         for file in self._files:
             try:
@@ -71,21 +72,21 @@ class Certificate:
     def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make the broker compute repeatedly
+        context.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a client could make the broker compute endlessly
         context.set_alpn_protocols(PROTOCOLS)
         certificate, key = self._files
-        context.load_cert_chain(certificate, key, password="")  # with none OpenSSL would ask at the terminal
+        context.load_cert_chain(certificate, key, password="")  # without it, OpenSSL would ask at the terminal
         return context
 
 
 class Handshakes:
-    """Who of a listener may begin one: few in a turn of the loop, and of those that wait the last to come.
+    """Which connections of a listener may begin a handshake: a few in each turn of the loop, the newest first.
 
-    When there are more than the broker can do, most of those that have waited for long are given up anyway.
+    When there are more than the broker can handle, most clients that have waited long have given up anyway.
     """
 
     def __init__(self) -> None:
-        self.buffer = memoryview(bytearray(TLS_READ_BYTES))  # where all their sockets are read into, one at a time
+        self.buffer = memoryview(bytearray(TLS_READ_BYTES))  # shared by all their sockets, which are read one at a time
         self._waiting: list[Future[None]] = []
         self._begun = 0  # in this turn
         self._scheduled = False
@@ -108,7 +109,7 @@ class Handshakes:
         self._scheduled, self._begun = False, 0
         while self._waiting and self._begun < HANDSHAKES_BEGUN_PER_TURN:
             turn = self._waiting.pop()
-            if not turn.done():  # else it was cancelled
+            if not turn.done():  # otherwise it was cancelled
                 turn.set_result(None)
                 self._begun += 1
         if self._waiting:
@@ -116,9 +117,9 @@ class Handshakes:
 
 
 class Ciphertext(Worker, BufferedProtocol):
-    """Between a socket and TLS: hands over a few records at a time, in turns, as nothing tells what they cost.
+    """Between a socket and TLS: passes on a few records at a time, in turns, because their cost cannot be foreseen.
 
-    A handshake takes about a millisecond, and 10 MB may be 400,000 changes of keys before anybody has said hello.
+    A handshake takes about a millisecond, and 10 MB may contain 400,000 key changes before the first greeting.
     """
 
     def __init__(self, turns: Turns, transport: Transport, layer: BufferedProtocol, buffer: memoryview) -> None:
@@ -126,10 +127,10 @@ class Ciphertext(Worker, BufferedProtocol):
         self._transport = transport
         self._layer = layer
         self._buffer = buffer
-        self._held = b""  # came,
-        self._done = 0  # of which so many bytes were handed over
-        self._begun = 0  # bytes to come of a record that was handed over in part
-        self._paused = False  # by this: what TLS itself has paused, it resumes itself
+        self._held = b""  # received data
+        self._done = 0  # how many bytes of it were passed on
+        self._begun = 0  # bytes still to come of a record that was passed on in part
+        self._paused = False  # paused by this object; if TLS itself has paused, it also resumes
 
     def receive(self, data: bytes | memoryview) -> None:
         self._held, self._done = b"".join((self._held[self._done :], data)), 0
@@ -164,7 +165,7 @@ class Ciphertext(Worker, BufferedProtocol):
     def _turn(self, end: float) -> None:
         if self._paused and not self._transport.is_closing():
             self._paused = False
-            self._transport.resume_reading()  # so that it shows if TLS has enough: it goes on reading by itself
+            self._transport.resume_reading()  # so that TLS can pause it again if it has enough
         super()._turn(end)
         self._read_or_not()
 
@@ -182,7 +183,7 @@ class Ciphertext(Worker, BufferedProtocol):
         return len(self._held) - self._done >= _HEADER.size
 
     def _next_end(self) -> int:
-        """Of the next few records, as far as they came; half a header waits for the rest of it."""
+        """The end of the next few records, as far as received; an incomplete header waits for its rest."""
         held, end = self._held, self._done + self._begun
         for _ in range(TLS_RECORDS_AT_ONCE):
             if end + _HEADER.size > len(held):
@@ -205,7 +206,7 @@ async def secure(
     handshakes: Handshakes,
     turns: Turns,
 ) -> Transport:
-    """Does the broker's part of a handshake whose first bytes have come, when it is its turn. Raises `OSError`.
+    """Does the broker's part of a handshake whose first bytes have arrived, when its turn comes. Raises `OSError`.
 
     The transport is paused. `protocol` may get data before this returns, but is not told that it is connected.
     """
@@ -215,8 +216,8 @@ async def secure(
     loop = asyncio.get_running_loop()
     upgrade = loop.start_tls(transport, protocol, context, server_side=True, ssl_handshake_timeout=HELLO_SECONDS)
     handshake = loop.create_task(upgrade)
-    await asyncio.sleep(0)  # TLS is the transport's protocol now
-    await asyncio.sleep(0)  # and knows its transport
+    await asyncio.sleep(0)  # afterwards TLS is the transport's protocol
+    await asyncio.sleep(0)  # afterwards TLS knows its transport
     layer = cast(BufferedProtocol, transport.get_protocol())
     ciphertext = Ciphertext(turns, transport, layer, handshakes.buffer)
     transport.set_protocol(ciphertext)

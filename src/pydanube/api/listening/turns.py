@@ -1,7 +1,7 @@
-"""The loop's time, shared out: whoever sends much works it off in several turns, and nobody else waits long for it.
+"""Divides the loop's time: a connection that sends much is served in several turns, so that others do not wait long.
 
-Owns who waits for a turn. Never decides what is done in one. A connection is a `Worker`: it takes what came in steps
-that are short whatever they hold, and looks at the clock between them.
+It owns the queue for turns, and never decides what is done in one. A connection is a `Worker`: it handles what has
+arrived in short steps, and looks at the clock between them.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from pydanube.ports.clock import Clock
 
 
 class Turns:
-    """One for a broker: all its connections share the loop.
+    """The turns of one broker, whose connections share the loop.
 
-    The clock is the machine's even where a test gives the broker another: this is about the time of the processor.
+    It uses the system clock even if a test gives the broker another one, because it measures processor time.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.now = (SystemClock() if clock is None else clock).monotonic
-        self._behind: deque[Callable[[float], None]] = deque()  # take turns
+        self._behind: deque[Callable[[float], None]] = deque()  # the workers that take turns
         self._to_begin: deque[Future[None]] = deque()
-        self._waking = 0  # those that may begin, and have not gone on yet: nobody overtakes them
-        self._begun = 0  # requests, in this turn of the loop
-        self._may_begin = REQUESTS_BEGUN_PER_TURN  # fewer after turns that were long
+        self._waking = 0  # requests that may begin but have not resumed yet; none may overtake them
+        self._begun = 0  # requests that began in this turn of the loop
+        self._may_begin = REQUESTS_BEGUN_PER_TURN  # per turn; fewer after long turns
         self._looked = 0.0  # when the last turn began
         self._scheduled = False
-        self.left = FRESH_SECONDS  # for those who are not behind, all together, in this turn of the loop
+        self.left = FRESH_SECONDS  # of this turn of the loop, for all connections that are not behind
 
     def spend(self, seconds: float) -> None:
-        """Somebody was served who is not behind. When that adds up, a later turn of the loop has it all again."""
+        """Counts the time spent on a connection that is not behind. The next turn of the loop starts over."""
         self.left -= seconds
         if self.left < TURN_SECONDS / 2:
             self._schedule()
 
     def later(self, work: Callable[[float], None]) -> None:
-        """Calls `work` in a later turn of the loop with the end of its turn. All who wait share one in each."""
+        """Calls `work` in a later turn of the loop, with the time when it must stop. All that wait share each turn."""
         self._behind.append(work)
         self._schedule()
 
     async def begin(self) -> None:
-        """Waits until a request may begin that may take a while: in one turn of the loop few of them do, in order."""
+        """Waits until a request that may take long may begin: only a few do so in each turn of the loop, in order."""
         if self._begun < self._may_begin and not self._to_begin and not self._waking:
             self._begun += 1
             self._schedule()
@@ -73,14 +73,14 @@ class Turns:
         self.left = FRESH_SECONDS
         now = self.now()
         end = now + TURN_SECONDS
-        if now - self._looked > TURN_SECONDS:  # with what had begun
+        if now - self._looked > TURN_SECONDS:  # the last turn was long, with the requests that had begun
             self._may_begin = max(1, self._may_begin // 2)
         elif self._may_begin < REQUESTS_BEGUN_PER_TURN:
             self._may_begin += 1
         self._begun = 0
         while self._to_begin and self._begun < self._may_begin:
             turn = self._to_begin.popleft()
-            if not turn.done():  # else whoever asked is gone
+            if not turn.done():  # otherwise the caller is gone
                 turn.set_result(None)
                 self._begun += 1
                 self._waking += 1
@@ -89,16 +89,16 @@ class Turns:
                 self._behind.popleft()(end)
                 if self.now() >= end:
                     break
-        finally:  # whatever became of one, the others have their turn
+        finally:  # even if one fails, the others get their turns
             if self._behind or self._to_begin or self._begun:
                 self._schedule()
 
 
 class Worker:
-    """A connection that works off what it was sent, in turns. While it is `lagging`, hardly more is read from it.
+    """A connection that handles what it was sent in turns. While it is `lagging`, hardly anything more is read from it.
 
-    One that is not behind is served at once, if others have not used up what there is of the turn. `urgent` is one that
-    does not wait for those: what it asks for is little, and wanted exactly when there is much of everything else.
+    A connection that is not behind is served at once, unless others have used up the time of this turn. An `urgent` one
+    does not wait for them: its requests are small, and needed most when the broker is busy.
     """
 
     lagging = False
@@ -108,7 +108,7 @@ class Worker:
         self.turns = turns
 
     def work(self) -> None:
-        """Handles what has arrived, as far as it gets; the rest in later turns."""
+        """Handles what has arrived, as far as time allows; the rest follows in later turns."""
         turns = self.turns
         if self.lagging:
             return
@@ -133,17 +133,17 @@ class Worker:
         self._turn_over()
 
     def fall_behind(self) -> None:
-        """There is something to do that waits for its turn."""
+        """Queues the connection for a turn."""
         if not self.lagging:
             self.lagging = True
             self.turns.later(self._turn)
 
     def _step(self) -> bool:
-        """Does a little of what has come: a millisecond or two. True if there may be more to do."""
+        """Handles a little of what has arrived, for a millisecond or two. True if there may be more to do."""
         raise NotImplementedError
 
     def _turn_over(self) -> None:
-        """What is done once for all steps of a turn."""
+        """Called once after all steps of a turn."""
 
     def _read_or_not(self) -> None:
         """Reads from the socket, unless it is behind or has another reason not to."""

@@ -1,7 +1,7 @@
-"""One native connection: frames in, calls of its session, frames out. Decides nothing but whom an answer is for.
+"""One native connection: frames in, calls of its session, frames out. It only decides which request an answer is for.
 
 Owned by the broker's loop. What it holds for a slow reader is bounded: a consumer is given more only while the socket
-takes it.
+accepts it.
 """
 
 from __future__ import annotations
@@ -71,40 +71,40 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 AnyChannel = ProducerChannel | ConsumerChannel
-CLIENT_CHARACTERS_MAX = 100  # of what a client calls itself, kept for people who look
-FLUSH_BYTES = 1 * MIB  # handed to the socket at once, so that it can say when it has enough
+CLIENT_CHARACTERS_MAX = 100  # of the name that a client gives itself, which is kept for display
+FLUSH_BYTES = 1 * MIB  # written to the socket at once, so that it can signal when it has enough
 
 
 class NativeConnection(Worker):
-    """Made when the preface has come; `receive` takes all bytes from it on."""
+    """Created when the preface has arrived; `receive` gets all bytes from the preface on."""
 
     def __init__(self, face: NativeFace, transport: Transport) -> None:
         super().__init__(face.turns)
         self.session = face.door.session(ANONYMOUS, Origin("native", peer_of(transport)))
-        self.client = ""  # what it calls itself
+        self.client = ""  # the name that the client gives itself
         self.channels: dict[int, AnyChannel] = {}
-        self._opening: dict[int, bool] = {}  # channels whose opening is asked for; whether they are still wanted
+        self._opening: dict[int, bool] = {}  # channels that are being opened, and whether they are still wanted
         self._last_channel = 0
         self.writable = True
-        self.reading = Lock()  # answers that may be long are made one after the other
+        self.reading = Lock()  # long answers are built one at a time
         self._room: Future[None] | None = None  # done when it is writable again
-        self.heard = True  # a whole frame, since somebody looked
+        self.heard = True  # whether a whole frame has arrived since the last check
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(Side.BROKER)
         self._unfinished = face.unfinished
-        self._frames: deque[Frame] = deque()  # that came and were not served yet
-        self._parts: deque[Ack | Nack | Taken] = deque()  # before them, of one that has many ranges
-        self._fault: ProtocolError | None = None  # behind them
-        self._begun = False  # what follows them is a frame that has not come whole, and was not looked at
+        self._frames: deque[Frame] = deque()  # received but not served yet
+        self._parts: deque[Ack | Nack | Taken] = deque()  # served before them: parts of a command with many ranges
+        self._fault: ProtocolError | None = None  # raised after them
+        self._begun = False  # whether an incomplete frame follows them, which was not examined yet
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flushing = False
         self._tasks: dict[Task[None], None] = {}
         self._watch: Future[None] | None = None  # of the request that waits for changes of topics
-        self._leaving: deque[AnyChannel] = deque()  # once the connection is gone
+        self._leaving: deque[AnyChannel] = deque()  # channels to close after the connection is gone
         self._face = face
-        self._account = face.door.account()  # of what it publishes and is not confirmed yet
+        self._account = face.door.account()  # counts what it publishes until it is confirmed
         self._greeted = False
         self._closed = False
 
@@ -114,7 +114,7 @@ class NativeConnection(Worker):
 
     @property
     def waiting(self) -> bool:
-        """The client may speak, but it is not read from."""
+        """Whether the client may be sending, but is not read from."""
         return self.choked
 
     def summary(self) -> Summary:
@@ -124,7 +124,7 @@ class NativeConnection(Worker):
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """What comes while it is behind is looked at in its turn."""
+        """Takes bytes. What arrives while the connection is behind is handled in its turn."""
         if self._fault is not None:
             return
         if self.lagging or self._frames or self._parts:
@@ -135,13 +135,13 @@ class NativeConnection(Worker):
         self.work()
 
     def _cut(self, data: bytes = b"") -> None:
-        """A frame that is not as it should be ends the connection, after those before it were served."""
+        """Cuts frames out of the bytes. An invalid frame ends the connection, after earlier frames were served."""
         reader = self._reader
         had = reader.held
         try:
             frames = reader.feed(data, FRAMES_CUT_AT_ONCE)
         except ProtocolError as error:
-            frames, self._fault = reader.before_fault, type(error)(*error.args)  # a raised one knows its frames
+            frames, self._fault = reader.before_fault, type(error)(*error.args)  # a copy without a traceback
         if frames or self._fault is not None:
             self.heard = True
             self._frames += frames
@@ -151,7 +151,7 @@ class NativeConnection(Worker):
             self._unfinished.hold(self, reader.held, begun=begun)
 
     def _skip_unwanted(self) -> None:
-        """Of what it publishes where it has no producer nothing is kept, not even until it has come."""
+        """Discards a batch for an unknown producer while it is still being received."""
         reader, self._begun = self._reader, False
         if (found := reader.unfinished) is not None and found[0] == FrameKind.PUBLISH:
             _, channel, request = found
@@ -161,7 +161,7 @@ class NativeConnection(Worker):
                 self._fail(channel, request, ChannelInvalid(f"channel {channel} is not a producer"))
 
     def _step(self) -> bool:
-        """Serves a few frames, while their answers are taken."""
+        """Serves a few frames, as long as the peer reads the answers."""
         frames, size = self._frames, 0
         if not self.writable:
             return False
@@ -194,7 +194,7 @@ class NativeConnection(Worker):
         return bool(self._parts or frames or self._reader.more)
 
     def send(self, buffers: list[Buffer]) -> None:
-        """With everything else of this turn in one write, unless that is much."""
+        """Sends the buffers together with everything else of this turn in one write, unless that is a lot."""
         self._out += buffers
         self._out_bytes += sum(map(len, buffers))
         if self._out_bytes > FLUSH_BYTES:
@@ -213,7 +213,7 @@ class NativeConnection(Worker):
             self._transport.writelines(coalesced(out))
 
     def stop(self, error: DanubeError) -> None:
-        """Says why, and closes."""
+        """Tells the client why, and closes."""
         if not self._closed:
             self.send(Closed.of(error).encode())
             self._flush()
@@ -224,17 +224,17 @@ class NativeConnection(Worker):
         self.stop(ProtocolError(f"no HELLO within {seconds:.0f} s"))
 
     def _forget_frame(self) -> None:
-        """What has come of one: nothing more will."""
+        """Drops an incomplete frame, because the rest of it will not arrive."""
         self._unfinished.forget(self)
         self._reader = FrameReader(Side.BROKER)
 
     def ask(self) -> None:
-        """Are you there? Not while the socket takes nothing: the answer would come after all that waits for it."""
+        """Sends a ping, but not while the socket is blocked: the answer would come only after everything queued."""
         if self.writable:
             self.send(Ping().encode())
 
     def pause(self) -> None:
-        """The socket takes no more for now, so nothing more is decided for its consumers."""
+        """The socket accepts no more for now, so its consumers get no more deliveries."""
         self.writable = False
         self._read_or_not()
         for channel in self.channels.values():
@@ -242,7 +242,7 @@ class NativeConnection(Worker):
                 channel.hold_back()
 
     async def room(self) -> None:
-        """Waits while the peer does not take what it was sent."""
+        """Waits while the peer does not read what it was sent."""
         while not self.writable:
             self._room = self._room or self._loop.create_future()
             await asyncio.wait([self._room])
@@ -259,7 +259,7 @@ class NativeConnection(Worker):
                 channel.top_up()
 
     def _read_or_not(self) -> None:
-        """Who takes no answers is not read from: they would pile up. Nor is who publishes faster than is written."""
+        """Does not read from a peer that does not read its answers, or publishes faster than the journal writes."""
         if self._transport.is_closing():
             return
         if self.writable and not self.choked and not self.lagging:
@@ -281,7 +281,7 @@ class NativeConnection(Worker):
         self._leave(self.turns.now() + TURN_SECONDS)
 
     def _leave(self, end: float) -> None:
-        """Its channels go one after the other. There may be thousands, and each may leave much to be sorted out."""
+        """Closes the channels one after the other: there may be thousands, and each may leave much to clean up."""
         leaving = self._leaving
         try:
             for _ in range(len(leaving)):
@@ -292,7 +292,7 @@ class NativeConnection(Worker):
                     channel.lost()
                 if self.turns.now() >= end:
                     break
-        finally:  # whatever became of one, the others leave
+        finally:  # even if one fails, the others leave
             if leaving:
                 self.turns.later(self._leave)
 
@@ -308,7 +308,7 @@ class NativeConnection(Worker):
         self.send(Pong(ping.request).encode())
 
     def _pong(self, pong: Pong) -> None:
-        """It is alive: that it sent anything says so."""
+        """Nothing to do: any frame shows that the peer is alive."""
 
     def _publish(self, publish: Publish) -> None:
         channel = self.channels.get(publish.channel)
@@ -327,7 +327,8 @@ class NativeConnection(Worker):
             receipt.confirmed.add_done_callback(answer)
 
     def _await(self, written: Future[None], size: int) -> None:
-        """What comes faster than the journal takes it stays in the socket: what others publish waits behind little."""
+        """Counts bytes until they are written. What exceeds the journal's speed stays in the socket, so that the queue
+        in front of other publishers stays short."""
         if written.done():
             return
         written.add_done_callback(partial(self._written, size))
@@ -340,7 +341,7 @@ class NativeConnection(Worker):
 
     @property
     def choked(self) -> bool:
-        """So much of it is not written that no more is read."""
+        """Whether so many of its bytes wait for the journal that no more is read."""
         return self._account.full
 
     def _published(self, channel: ProducerChannel, request: int, receipt: Receipt, confirmed: Future[None]) -> None:
@@ -373,11 +374,11 @@ class NativeConnection(Worker):
             self._parts.clear()
             self._fail(ack.channel, ack.request, error)
             return
-        request = 0 if self._parts else ack.request  # the last part is durable after the others
+        request = 0 if self._parts else ack.request  # only the last part is answered: it becomes durable last
         done.add_done_callback(partial(self._acked, channel, request))
 
     def _take_apart(self, command: Ack | Nack | Taken) -> bool:
-        """One that has many ranges is done in several steps: each range takes some microseconds, or ten."""
+        """Splits a command with many ranges into several steps, because each range takes up to ten microseconds."""
         ranges = command.ranges
         if len(ranges) <= RANGES_AT_ONCE:
             return False
@@ -422,7 +423,7 @@ class NativeConnection(Worker):
             self.send(Error.of(error, channel, request).encode())
 
     def replace_watch(self) -> Future[None]:
-        """Of a request that waits for changes of topics: done when the next such request comes."""
+        """A future for a request that waits for changes of topics: done when the next such request arrives."""
         if self._watch is not None and not self._watch.done():
             self._watch.set_result(None)
         self._watch = self._loop.create_future()
@@ -460,7 +461,7 @@ class NativeConnection(Worker):
 
     @contextmanager
     def opening(self, number: int) -> Iterator[None]:
-        """A channel is being opened. Numbers only grow, so that a late frame never meets another channel of its own."""
+        """A channel is being opened. Numbers only grow, so that a late frame never reaches a newer channel."""
         if number <= self._last_channel:
             raise ChannelInvalid(f"channel {number} was used before; the last one was {self._last_channel}")
         if len(self.channels) + len(self._opening) >= CHANNELS_MAX:
@@ -473,14 +474,14 @@ class NativeConnection(Worker):
             del self._opening[number]
 
     def add(self, channel: AnyChannel) -> None:
-        """It is open, unless it was closed while it was being opened, or the connection is gone."""
+        """Registers an open channel; raises if it was closed meanwhile or the connection is gone."""
         if self._closed or not self._opening[channel.number]:
             channel.lost() if self._closed else channel.close(crashed=False)
             raise ChannelInvalid(f"channel {channel.number} was closed while being opened")
         self.channels[channel.number] = channel
 
     def close_channel(self, number: int, *, crashed: bool, returning: bool) -> None:
-        """The client closes it, also if it is not open yet."""
+        """The client closes a channel, which may still be opening."""
         channel = self.channels.pop(number, None)
         if isinstance(channel, ProducerChannel) and returning:
             channel.lost()
@@ -492,13 +493,13 @@ class NativeConnection(Worker):
             raise ChannelInvalid(f"channel {number} is not open")
 
     def end(self, channel: AnyChannel, error: DanubeError) -> None:
-        """The broker closes it, and says why; nothing is said on it afterwards."""
+        """The broker closes a channel, and says why; nothing more is sent on it."""
         channel.ended = True
         if self.channels.pop(channel.number, None) is not None and not self._closed:
             self.send(Closed.of(error, channel.number).encode())
 
 
-_HANDLERS: dict[type[Command], Callable[..., None]] = {  # not of an object: a closed connection must not hold itself
+_HANDLERS: dict[type[Command], Callable[..., None]] = {  # unbound, so that a connection has no reference to itself
     Publish: NativeConnection._publish,
     Ack: NativeConnection._ack,
     Grant: NativeConnection._grant,

@@ -1,4 +1,4 @@
-"""The consumers of a connection: each a number on the wire, and a handle from the session."""
+"""The consumers of a connection: each has a number on the wire and a handle from the session."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 PERMITS_AT_FIRST = 100  # before the size of the messages is known
 PERMITS_AT_ONCE_MAX = 20_000
-BYTES_AT_ONCE = 1 * MIB  # about as much as a consumer is given ahead of what its socket has taken
+BYTES_AT_ONCE = 1 * MIB  # about how much a consumer is given ahead of what its socket has accepted
 
 
 class ConsumerChannel:
-    """A sink. The client's permits are passed on piece by piece, so that a slow socket holds little."""
+    """The sink of a consumer. The client's permits are passed on in portions, so that a slow socket holds little."""
 
     def __init__(self, connection: NativeConnection, number: int) -> None:
         self.number = number
@@ -32,13 +32,13 @@ class ConsumerChannel:
         self.handle: ConsumerHandle | None = None  # set once the subscription has it
         self._connection = connection
         self._credit = 0  # permits of the client that were not passed on yet
-        self._ahead = 0  # permits passed on, for which nothing came yet
-        self._room: int | None = None  # bytes that it still takes, if it says so; the last message may go beyond
+        self._ahead = 0  # permits that were passed on but not used yet
+        self._room: int | None = None  # bytes that the client still accepts, if it says so; one message may exceed it
         self._message_bytes = BYTES_AT_ONCE // PERMITS_AT_FIRST
 
     @property
     def unsettled(self) -> bool:
-        """What it did before is still being sorted out, some of it in each turn of the loop: it leaves afterwards."""
+        """Whether its earlier acks are still being processed in slices. It leaves when that is done."""
         return self.handle is not None and self.handle.unsettled
 
     def begin(self, handle: ConsumerHandle) -> None:
@@ -67,14 +67,14 @@ class ConsumerChannel:
         self._connection.send(Reset(self.number, generation).encode())
 
     def recall(self, generation: int, ranges: Sequence[Range]) -> None:
-        """Only who says what was taken knows what to do with it."""
+        """Told only to clients that report what their programs have taken: others could not handle it."""
         if self.handle is None or not self.handle.says_taken:
             return
         for at in range(0, len(ranges), ACK_RANGES_MAX):
             self._connection.send(Recall(self.number, generation, list(ranges[at : at + ACK_RANGES_MAX])).encode())
 
     def timed(self, ack_timeout: int | None) -> None:
-        """What its program works on was reported under another timeout, perhaps too seldom for this one."""
+        """Tells the client about a new ack timeout, because it may have to report its work more often."""
         self._connection.send(AckTimeout(self.number, ack_timeout).encode())
 
     def unreadable(self, error: DanubeError | None) -> None:
@@ -110,7 +110,7 @@ class ConsumerChannel:
             handle.grant(more)
 
     def hold_back(self) -> None:
-        """The socket or the client takes no more: what was not used yet of the permits is kept until it does."""
+        """The socket or the client accepts no more for now: unused permits are taken back until it does."""
         if self.handle is not None:
             taken = self.handle.withdraw()
             self._ahead -= taken
@@ -131,7 +131,7 @@ class ConsumerChannel:
             self.handle.taken(taken.generation, taken.ranges)
 
     def lost(self) -> None:
-        """With its connection. A broken network says nothing of the messages, so none of them counts as failed."""
+        """The connection is lost. That says nothing about the messages, so none of them counts as failed."""
         self.close(crashed=False)
 
     def close(self, *, crashed: bool) -> None:

@@ -1,4 +1,4 @@
-"""The face of the native protocol: recognises it, and has what all its connections share."""
+"""The face of the native protocol: recognises it, and has what its connections share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydanube.wire.frames import PREFACE
 
 
 class NativeFace:
-    """One for a listener. `address` is where clients reach the broker, known once it listens."""
+    """The native face of one listener. `address` is where clients reach the broker, known once it listens."""
 
     name = "native"
     title = "its native protocol"
@@ -43,6 +43,6 @@ class NativeFace:
         transport.writelines(Closed.of(error).encode())
 
     def welcome(self) -> Welcome:
-        """The answer to a client's greeting, now."""
+        """The present answer to a client's greeting."""
         now = max(0, self.door.clock.wall())
         return Welcome(self._broker, FRAME_BYTES_MAX, self._keepalive_seconds, address=self._address(), time=now)

@@ -1,4 +1,4 @@
-"""What a REQUEST can ask for: all that every face can, and what needs the connection, its channels and its frames."""
+"""What a REQUEST can ask for: what every face can be asked, and what needs the connection, its channels or frames."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ async def close(connection: NativeConnection, fields: Object, request: int) -> O
     crashed, returning = flag(fields, "crashed", False), flag(fields, "returning", False)
     channel = channel_number(fields)
     while channel in connection.channels and connection.channels[channel].unsettled:  # noqa: ASYNC110 - of this loop
-        await asyncio.sleep(0)  # which sorts out some of it
+        await asyncio.sleep(0)  # in each turn, some of its acks are processed
     connection.close_channel(channel, crashed=crashed, returning=returning)
     return {}
 
 
 async def watch_topics(connection: NativeConnection, fields: Object, request: int) -> Object:
-    """Topics that changed after a revision, as soon as there are some; without one, what it is now.
+    """Waits for topics that changed after a revision; without a revision, returns the present one.
 
-    A connection has one that waits: another answers it.
+    Only one such request waits on each connection: a new one ends the one before.
     """
     named = field(fields, "namespaces", list, None)
     if named is not None and (len(named) > TOPIC_WATCH_NAMESPACES_MAX or not all(type(each) is str for each in named)):
@@ -67,7 +67,7 @@ async def watch_topics(connection: NativeConnection, fields: Object, request: in
 
 
 async def read(connection: NativeConnection, fields: Object, request: int) -> Object | None:
-    """With `resume`, the id of the topic that it began with, only the very same will do."""
+    """With `resume`, the id of the topic where the reader began, only the same topic is accepted."""
     topic, offset, mark = text(fields, "topic"), number(fields, "offset"), text(fields, "resume", None)
     bytes_max = number(fields, "bytes_max", READ_AHEAD_BYTES)
     async with connection.reading:
@@ -81,7 +81,7 @@ async def read(connection: NativeConnection, fields: Object, request: int) -> Ob
 
 
 async def read_backup(connection: NativeConnection, fields: Object, request: int) -> Object | None:
-    """A piece of a file, as the one payload of a batch: its checksum goes with it."""
+    """A piece of a file as the only payload of a batch, so that it comes with a checksum."""
     async with connection.reading:
         await connection.room()
         name, offset, length = text(fields, "name"), number(fields, "offset"), number(fields, "length")
@@ -93,7 +93,7 @@ async def read_backup(connection: NativeConnection, fields: Object, request: int
 
 
 async def sizes(connection: NativeConnection, fields: Object, request: int) -> Object:
-    """First offset, messages, unpacked bytes and append time of each batch that `read` would answer with."""
+    """First offset, messages, unpacked bytes and append time of each batch that `read` would return."""
     topic, offset = text(fields, "topic"), number(fields, "offset")
     bytes_max = number(fields, "bytes_max", READ_AHEAD_BYTES)
     async with connection.reading:

@@ -1,4 +1,4 @@
-"""The producers of a connection: each a number on the wire, and a handle from the session."""
+"""The producers of a connection: each has a number on the wire and a handle from the session."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ProducerChannel:
         self._let_go(lost=crashed)
 
     def lost(self) -> None:
-        """With its connection: it may come back."""
+        """The connection is lost; the producer may come back."""
         self._let_go(lost=True)
 
     def _let_go(self, *, lost: bool) -> None:

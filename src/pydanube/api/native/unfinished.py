@@ -1,6 +1,6 @@
-"""Frames of all connections that have begun and not come whole: together they have one bound.
+"""Incomplete frames of all connections, which share one bound.
 
-Whose frame began first gives it up when that is full: who sends in earnest is soon done. It owns no socket.
+When it is reached, the connection whose frame began first is ended: an honest sender finishes soon. It owns no socket.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Sender(Protocol):
 
 
 class Unfinished:
-    """One for a face."""
+    """The incomplete frames of one face."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._held: dict[Sender, int] = {}  # whose frame began first, first
+        self._held: dict[Sender, int] = {}  # bytes by sender, the oldest frame first
 
     def hold(self, sender: Sender, bytes: int, *, begun: bool) -> None:
-        """So much has come of the frame that it sends; `begun` is that it is another one than before."""
+        """Notes how many bytes of a sender's frame have arrived; `begun` says that it is a new frame."""
         if begun or not bytes:
             self.forget(sender)
         if bytes:

@@ -1,4 +1,4 @@
-"""Backups, for a client that copies them: begun, listed and ended. `backup.read` beside them needs a connection."""
+"""Backups, for a client that copies them: begin, list and end. `backup.read` is elsewhere: it needs a connection."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydanube.wire.objects import Object
 
 
 async def begin(session: Session, fields: Object) -> Object:
-    """A cut through all that the broker has on its disk, of this moment. `objects` is where the rest lies, if any."""
+    """Begins a backup of everything on the broker's disk at this moment. `objects` says where the rest is, if any."""
     begun = (await session.backups.begin())._asdict()
     return {"backup": begun.pop("number"), **begun}
 
 
 async def files(session: Session, fields: Object) -> Object:
-    """In the order to copy them in, behind the one named `after`."""
+    """The files after the one named `after`, in the order in which to copy them."""
     found = session.backups.files(number(fields, "backup"), text(fields, "after", ""), BACKUP_FILES_LISTED_MAX)
     return {"files": [{"name": file.name, "bytes": file.length, "size": file.size} for file in found]}
 

@@ -1,6 +1,6 @@
-"""What a job asks that reads by itself: which segments there are in object storage, where, and when there is more.
+"""For jobs that read object storage directly: which segments exist, where they are, and when there is more.
 
-Only of the native protocol. No answer has a credential: whoever reads there has their own.
+Only the native protocol has these verbs. No answer contains a credential: readers use their own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pydanube.wire.objects import Object
 
 
 async def place(session: Session, fields: Object) -> Object:
-    """URL and options, as in the configuration; no URL if nobody but the broker gets there."""
+    """URL and options, as in the configuration; no URL if only the broker can reach the objects."""
     found = session.storage.place()
     return {"url": None, "options": {}} if found is None else {"url": found[0], "options": dict(found[1])}
 
 
 async def sealed(session: Session, fields: Object) -> Object:
-    """The segments of a partition that have offsets from `start` to `end`, without `end`, oldest first."""
+    """The segments of a partition with offsets from `start` to before `end`, oldest first."""
     start, end, limit = number(fields, "start", 0), number(fields, "end"), limit_of(fields)
     if not 0 <= start <= end:
         raise RequestInvalid(f"offsets {start} to {end} are not a valid range")
@@ -32,7 +32,7 @@ async def sealed(session: Session, fields: Object) -> Object:
 
 
 async def news(session: Session, fields: Object) -> Object:
-    """Answered when one of the partitions has a message at the offset named for it, or when the time is over."""
+    """Answers when one of the partitions has a message at its given offset, or when the time is over."""
     offsets = field(fields, "offsets", dict)
     seconds = max(0.0, min(number(fields, "milliseconds") / 1_000, NEWS_SECONDS_MAX))
     if len(offsets) > NEWS_PARTITIONS_MAX or not all(type(each) is int and each >= 0 for each in offsets.values()):
@@ -46,7 +46,7 @@ async def news(session: Session, fields: Object) -> Object:
                 each.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
         for each in done:
-            each.result()  # a topic that is gone, for one
+            each.result()  # raises, for example, if the topic was deleted
     return {}
 
 

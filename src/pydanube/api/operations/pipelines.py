@@ -1,7 +1,7 @@
-"""What runners of pipelines report, and what everybody can ask about pipelines or tell them to do.
+"""What runners of pipelines report, and what callers can ask about pipelines or order them to do.
 
-`pipeline.report` and `pipeline.order` are of the native protocol; over HTTP an order is `stop` or `restart`. All texts
-are cleaned of what a terminal could take for a command, because they are shown on others' terminals.
+Only the native protocol has `pipeline.report` and `pipeline.order`; over HTTP an order is `stop` or `restart`. Control
+sequences are removed from all texts, because they are shown on other people's terminals.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _name(fields: Object) -> str:
 
 
 async def report(session: Session, fields: Object) -> Object:
-    """From a runner, every two seconds or so; the answer is what it is to do."""
+    """Takes a report, which a runner sends about every two seconds; the answer may carry an order."""
     name = _name(fields)
     found = Report(
         _run(fields, "run"),
@@ -116,7 +116,7 @@ def _lines(found: list[Any]) -> tuple[str, ...]:
 
 
 def _info(found: Object) -> Object:
-    """A flat object of texts, numbers and lists of texts. More may be in it than this broker knows of."""
+    """A flat object of strings, numbers and lists of strings. It may have fields that this broker does not know."""
     size = len(write_object(found))
     if size > PIPELINE_INFO_BYTES_MAX:
         raise RequestInvalid(f"info has {size} bytes as JSON, more than {PIPELINE_INFO_BYTES_MAX}")
@@ -170,7 +170,7 @@ def _described(session: Session, known: Pipeline) -> Object:
 
 @verb("pipeline.list")
 async def list_pipelines(session: Session, fields: Object) -> Object:
-    """In the order of their names; those that ended within a day too."""
+    """All pipelines, sorted by name, including those that ended within the last day."""
     after, limit = text(fields, "after", ""), limit_of(fields)
     found = [known for known in session.pipelines.listed() if known.name > after]
     return page("pipelines", [_described(session, known) for known in found[:limit]], len(found) > limit)
@@ -183,7 +183,7 @@ async def status(session: Session, fields: Object) -> Object:
 
 @verb("pipeline.logs")
 async def logs(session: Session, fields: Object) -> Object:
-    """The lines behind the one with that sequence number; all that are kept without one."""
+    """The log lines after the given sequence number; without one, all that are kept."""
     after, limit = _count(fields, "after") or 0, limit_of(fields)
     known = session.pipelines.get(_name(fields))
     found = [line for line in known.lines if line.sequence > after]
@@ -196,7 +196,7 @@ def _line(line: Line) -> Object:
 
 
 async def order(session: Session, fields: Object) -> Object:
-    """To stop or to restart. The runner hears it with its next report; the answer says how the pipeline stands now."""
+    """Orders a stop or a restart, which the runner gets with its next report; answers with the present state."""
     name, wanted = _name(fields), text(fields, "order")
     known = [each.value for each in What]
     if wanted not in known:
@@ -206,15 +206,15 @@ async def order(session: Session, fields: Object) -> Object:
 
 @verb("pipeline.forget")
 async def forget(session: Session, fields: Object) -> Object:
-    """One that does not run is no longer listed; with `records`, what it remembers goes too."""
+    """Removes a pipeline that is not running from the list; with `records`, its records are deleted too."""
     await session.pipelines.forget(_name(fields), records=flag(fields, "records", False))
     return {}
 
 
 async def record(session: Session, fields: Object) -> Object:
-    """What a pipeline remembers of itself, where only Spark can write its checkpoint: texts of its own, in pages.
+    """Reads or writes a page of a record that a pipeline keeps here because only Spark can write to its checkpoint.
 
-    With `before`, a text is written only if that one is still there; the answer says what is there then.
+    With `before`, the text is written only if the stored one is still `before`; the answer has the stored text.
     """
     name, before = _name(fields), text(fields, "before", None)
     found, part, number_of_page = text(fields, "record", None), text(fields, "part", PARTS[0]), _count(fields, "page")

@@ -1,6 +1,6 @@
-"""What a job asks that writes exactly once: where to stage its rows, and to commit what it has staged.
+"""For jobs that write exactly once: where to stage rows, and how to commit what is staged.
 
-Only of the native protocol: a job stages its rows by it.
+Only the native protocol has these verbs, because jobs stage their rows with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def begin(session: Session, fields: Object) -> Object:
 
 
 async def commit(session: Session, fields: Object) -> Object:
-    """Answered when all rows are there and seen; `done` if they were before."""
+    """Answers when all rows are written and visible; `done` if they already were."""
     try:
         once = Once(text(fields, "once", Once.STREAM.value))
     except ValueError:
@@ -51,7 +51,7 @@ def _described(record: SinkRecord, blocked: SinkBlocked | None) -> Object:
 
 
 async def forget(session: Session, fields: Object) -> Object:
-    """The writer may start over, or will not come again."""
+    """Forgets a writer that may start over, or will not come back."""
     await session.sinks.forget(_key(fields), abandon=flag(fields, "abandon", False))
     return {}
 

@@ -1,7 +1,7 @@
-"""What every face can be asked about tiers: what lies where, whether it is sound, and uploading it now.
+"""What every face can be asked about storage: what is stored where, whether it is intact, and to upload it now.
 
-`VERBS` has these and all others of `api/operations/verbs.py`. What may take long
-is answered with a ticket to ask again with.
+`VERBS` has these and all others of `api/operations/verbs.py`. A request that may take long is answered with a ticket
+to ask again with.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["VERBS"]
 
 @verb("storage.status")
 async def status(session: Session, fields: Object) -> Object:
-    """How object storage stands; with a look at the place if there is one."""
+    """The status of object storage, which is contacted if it is configured."""
     found, wrong = await session.storage.status()
     return {
         "objects": found.location,
@@ -41,7 +41,7 @@ async def usage(session: Session, fields: Object) -> Object:
 
 @verb("storage.list")
 async def list_usage(session: Session, fields: Object) -> Object:
-    """Of the topics of a namespace that keep messages, by name."""
+    """The usage of each reliable topic of a namespace, by name."""
     namespace, after, limit = text(fields, "namespace", "default"), text(fields, "after", ""), limit_of(fields)
     found, more = await session.storage.listed(namespace, after, limit)
     return page("topics", [{"topic": name, **tiers_of(used)} for name, used in found], more)
@@ -93,7 +93,7 @@ async def verify(session: Session, fields: Object) -> Object:
 
 @verb("storage.damage")
 async def damage(session: Session, fields: Object) -> Object:
-    """Topics of which something is known to be damaged, or may be."""
+    """The topics in which something is, or may be, damaged."""
     return {"topics": await session.storage.damaged()}
 
 

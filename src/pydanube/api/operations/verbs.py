@@ -23,7 +23,7 @@ VERBS: dict[str, Verb] = {}
 
 
 def verb(name: str) -> Callable[[Verb], Verb]:
-    """Enters a function by the name of its verb."""
+    """Registers a function under the name of its verb."""
 
     def register(function: Verb) -> Verb:
         VERBS[name] = function
@@ -33,7 +33,7 @@ def verb(name: str) -> Callable[[Verb], Verb]:
 
 
 def _dry_run(fields: Object) -> bool:
-    """Whether the answer is wanted and the change is not: refused as the change would be."""
+    """Whether the caller wants only the answer and not the change. It is refused if the change would be."""
     wanted: bool = flag(fields, "dry_run", False)
     return wanted
 
@@ -61,7 +61,7 @@ def _described(record: TopicRecord) -> Object:
 
 @verb("topic")
 async def topic(session: Session, fields: Object) -> Object:
-    """What a client asks first: is it there, and how many partitions has it?"""
+    """What a client asks first: whether the topic exists, and how many partitions it has."""
     create, reliable = flag(fields, "create", False), flag(fields, "reliable", None)
     return _described(await session.topics.lookup(text(fields, "topic"), create=create, reliable=reliable))
 
@@ -126,7 +126,7 @@ async def _page_of_topics(found: Sequence[TopicRecord], limit: int) -> Object:
 
 @verb("topic.list_all")
 async def list_all_topics(session: Session, fields: Object) -> Object:
-    """Of all namespaces; `after` is a topic's whole name."""
+    """The topics of all namespaces; `after` is the full name of a topic."""
     limit = limit_of(fields)
     return await _page_of_topics(await session.topics.listed(None, text(fields, "after", ""), limit + 1), limit)
 
@@ -376,7 +376,7 @@ def limit_of(fields: Object) -> int:
 
 
 def page(name: str, found: Sequence[object], more: bool) -> Object:
-    """As many as fit a reply; the others are asked for after the last of these."""
+    """As many items as fit into a reply; the caller asks for the rest after the last of these."""
     size = 0
     for count, each in enumerate(found):
         size += len(json.dumps(each)) + 1

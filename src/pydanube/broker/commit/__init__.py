@@ -1,1 +1,1 @@
-"""Writes of jobs that happen exactly once: staged, decided in the metadata, rolled forward."""
+"""Exactly-once writes of jobs: staged, decided in the metadata, and rolled forward."""

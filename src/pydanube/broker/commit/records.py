@@ -1,4 +1,4 @@
-"""What is remembered of each writer, as keys of the metadata store. See `topic/sinks.py` for what a record says."""
+"""What is remembered about each writer, as keys of the metadata store. `topic/sinks.py` explains the records."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ PREFIX = "sinks/"
 
 
 class SinkRecords:
-    """A record is decoded once for each version: all are compared with a new writer."""
+    """All records. Each version is decoded only once, because a new writer is compared with all of them."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._decoded: dict[str, tuple[int, SinkRecord]] = {}  # by key, with its version
 
     def load(self, key: SinkKey) -> tuple[SinkRecord | None, int]:
-        """The record and its version; 0 if there is none."""
+        """The record and its version; None and 0 if there is none."""
         entry = self._store.get(PREFIX + key.digest)
         return (None, 0) if entry is None else (self._read(PREFIX + key.digest, entry), entry.version)
 
@@ -29,12 +29,12 @@ class SinkRecords:
         return [self._read(key, entry) for key, entry in self._store.scan(PREFIX, limit=limit)]
 
     def others(self, key: SinkKey, topic: int | None) -> list[SinkRecord]:
-        """Of queries that have written the same to the same topic."""
+        """The records of other queries that write to the same topic under the same name."""
         alike = [each for each in self.listed() if (each.key.target, each.key.name) == (key.target, key.name)]
         return [each for each in alike if not outlived(each, topic)]
 
     def has_room(self, coming: int) -> bool:
-        """For so many more writers."""
+        """Whether there is room for `coming` more writers."""
         return self._store.count(PREFIX) + coming <= SINKS_MAX
 
     def overdue(self, now: int, coming: int = 1) -> list[SinkRecord]:
@@ -48,7 +48,7 @@ class SinkRecords:
         key = PREFIX + record.key.digest
         try:
             await self._store.transact([(key, version)], [(key, None)])
-        finally:  # afterwards: whoever lists them meanwhile decodes it
+        finally:  # only afterwards, because listing the records meanwhile would decode it again
             self._decoded.pop(key, None)
 
     def _read(self, key: str, entry: Entry) -> SinkRecord:
@@ -59,5 +59,5 @@ class SinkRecords:
 
 
 def outlived(record: SinkRecord, topic: int | None) -> bool:
-    """The topic that it is about was deleted; one that has its name now has nothing of it."""
+    """Whether its topic was deleted; a new topic of the same name has nothing to do with it."""
     return record.topic is not None and record.topic != topic

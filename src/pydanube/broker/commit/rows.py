@@ -1,7 +1,7 @@
-"""Rows of a batch that is written exactly once: what is staged, what of it is there, and where it begins.
+"""Rows of a batch that is written exactly once: which are staged, which are already written, and where they begin.
 
-A job's rows have no producer, and number themselves from 1 on where batches have the sequences of their producers. So
-they are told apart from what others publish between them.
+A job's batches have no producer, and number their rows from 1 in the field for sequences. This distinguishes them from
+what others publish in between.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ from pydanube.broker.topic.topic import Topic
 from pydanube.topic.sinks import Ref
 from pydanube.wire.batch import Batch
 
-CERTAIN = Backoff(0.001, 0.1)  # between looks whether a partition is certain of its end
+CERTAIN = Backoff(0.001, 0.1)  # between checks whether the end of a partition is known
 
 
 async def admitted(opened: OpenTopic, staged: Topic, refs: Sequence[Ref]) -> Topic:
-    """What a producer would be refused, a job is too, before anything is decided."""
+    """Refuses whatever a producer would be refused, before anything is decided."""
     opened.check_producers()
     topic = opened.topic.as_reliable("is not reliable, so it cannot be written exactly once")
     opened.admit(0)
     if opened.policies.message_bytes_max is not None:
         async for batch in staged_batches(staged, refs, 0):
             opened.check_messages(batch)
-            await asyncio.sleep(0)  # others of the loop first: batches that are in memory come without a pause
+            await asyncio.sleep(0)  # lets other tasks run: reading batches from memory does not pause
     return topic
 
 
 async def slow_down(targets: Sequence[OpenTopic]) -> None:
-    """A job is held to publish rates as producers are: it is answered late, and far beyond them refused."""
+    """Holds a job to publish rates, like a producer: it is answered late, and refused far beyond the rate."""
     waits = [each.pace.wait_seconds for each in targets if each.pace is not None]
     if waits:
         await asyncio.sleep(min(max(waits), RATE_DEBT_SECONDS_MAX))
 
 
 async def begin_rows(topic: Topic) -> int:
-    """From now on no other job writes there, and nothing from the offset on is seen. All rows will lie behind it: what
-    is confirmed below it stays, whatever becomes of what others are publishing.
+    """Reserves the topic, and returns the offset where the rows begin. From now on no other job writes to it, and
+    nothing from that offset on is visible. Everything below it is confirmed and stays, whatever happens to what others
+    are publishing.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SINK_SETTLE_SECONDS
@@ -68,7 +69,7 @@ async def begin_rows(topic: Topic) -> int:
 
 
 async def certain(topic: Topic) -> None:
-    """It is known what became of all that failed to be written."""
+    """Waits until it is known which of the failed writes have happened."""
     pauses = iter(CERTAIN)
     while not topic.certain:
         if topic.closed or topic.lost:
@@ -77,7 +78,7 @@ async def certain(topic: Topic) -> None:
 
 
 async def rows_from(topic: Topic, offset: int) -> int:
-    """How many rows of a job already exist: no other job has written from `offset` on."""
+    """How many rows of a job are already written. No other job has written from `offset` on."""
     stream, rows = topic.ledger.stream, 0
     while (offset := stream.past_lost(offset)) <= stream.confirmed:
         for batch in await stream.read(offset, READ_AHEAD_BYTES):
@@ -88,17 +89,17 @@ async def rows_from(topic: Topic, offset: int) -> int:
 
 
 async def landed(under_way: Iterable[Future[None]]) -> None:
-    """It is known of each whether it is there, however that ended."""
+    """Waits until every write has succeeded or failed."""
     await asyncio.gather(*under_way, return_exceptions=True)
 
 
 def numbered(batch: Batch, rows: int) -> Batch:
-    """A job's next batch, after this many rows of it."""
+    """The job's next batch, after `rows` rows."""
     return batch.anonymous(rows + 1)
 
 
 async def staged_batches(staged: Topic, refs: Sequence[Ref], skipped: int) -> AsyncIterator[Batch]:
-    """What the refs name, in their order, but for the first rows."""
+    """The staged batches that the refs name, in order, without the first `skipped` rows."""
     for ref in refs:
         if skipped >= ref.rows:
             skipped -= ref.rows
@@ -108,7 +109,7 @@ async def staged_batches(staged: Topic, refs: Sequence[Ref], skipped: int) -> As
             for batch in await staged.ledger.read(offset):
                 if offset > ref.last:
                     break
-                if batch.base_offset > offset:  # damaged, and given up: what is left would not be the batch
+                if batch.base_offset > offset:  # a part was lost to damage: the rest is not the batch that was staged
                     raise SinkExpired(f"offset {offset} of {staged.name} is lost")
                 last = min(ref.last, batch.last_offset)
                 yield batch.slice(offset - batch.base_offset, last - offset + 1)

@@ -1,9 +1,9 @@
-"""Writes that happen exactly once: rows are staged in a hidden topic, decided in the metadata, and rolled forward.
+"""Exactly-once writes: rows are staged in a hidden topic, decided in the metadata, and rolled forward.
 
-The decision comes first and is durable; then every partition gets its rows one behind the other. When all of them are
-there, and it is durable that they are, they are shown, and with them what others have published between them: a
-producer waits for a window of rows at most. What is there of a batch after a crash is told by numbers that its rows
-have, behind the offset that the decision names; no other job writes to the partition meanwhile.
+The decision is made durable first; then the rows are appended to every partition in order. When all of them are written
+and that is durable, they become visible, together with what others have published in between: a producer waits for a
+window of rows at most. After a crash, the numbers of the rows after the offset that the decision names tell which of
+them are written; no other job writes to the partition meanwhile.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ log = logging.getLogger(__name__)
 STAGING = "sink-"
 TIDY_SECONDS = 600.0
 RETRY = Backoff(0.1, 5.0)
-REFUSED = (MetadataBusy, MetadataFull, MetadataInvalid)  # the store has not begun to write
-LOST = (RequestInvalid, SinkExpired, TopicNotFound)  # what was staged: no waiting brings it back
-STAGING_A_TURN = 50  # topics looked at before others of the loop have their turn
-STAGED_BYTES_MAX = 64 * MIB  # of what is committed, before the staging topic is cut
+REFUSED = (MetadataBusy, MetadataFull, MetadataInvalid)  # the store has written nothing
+LOST = (RequestInvalid, SinkExpired, TopicNotFound)  # the staged rows are lost for good
+STAGING_A_TURN = 50  # topics examined before other tasks of the loop get their turns
+STAGED_BYTES_MAX = 64 * MIB  # of committed rows, before the staging topic is truncated
 
 
 class Sinks:
@@ -103,18 +103,18 @@ class Sinks:
         self._records = SinkRecords(directory.store)
         self.window_bytes = SINK_WINDOW_BYTES
         self.staged_bytes_max = STAGED_BYTES_MAX
-        self._turns = NamedLocks()  # of those who commit for one writer, by digest
+        self._turns = NamedLocks()  # one commit at a time for each writer, by digest
         self.guard = Guard("tidying up after jobs")
         self._tidying: Task[None] | None = None
         self._rolling: dict[str, Task[None]] = {}
-        self._coming: dict[str, None] = {}  # writers that were let in and are not recorded yet, by digest
-        self._undone: dict[str, SinkRecord] = {}  # decided and not committed, by digest
-        self._unstored: dict[str, int] = {}  # of these, what is not known to be durable; the version it replaces
-        self._held: dict[str, dict[str, Topic]] = {}  # what is reserved for them, and where their rows are staged
-        self._failing: dict[str, dict[str, float]] = {}  # of those decided, since when nothing is written where
-        self._blocked: dict[str, SinkBlocked] = {}  # of these, those that need somebody to look at them, and why
-        self._unwritten: dict[str, float] = {}  # writers that began and staged nothing, and since when that is seen
-        self._given_up: dict[str, int] = {}  # of these, those that operators do not want any more, and how many of them
+        self._coming: dict[str, None] = {}  # writers that were admitted but are not recorded yet, by digest
+        self._undone: dict[str, SinkRecord] = {}  # decided but not committed, by digest
+        self._unstored: dict[str, int] = {}  # those that may not be durable yet, with the version that they replace
+        self._held: dict[str, dict[str, Topic]] = {}  # the topics reserved for them, and their staging topics
+        self._failing: dict[str, dict[str, float]] = {}  # since when nothing could be written, by place
+        self._blocked: dict[str, SinkBlocked] = {}  # those that need an operator, and why
+        self._unwritten: dict[str, float] = {}  # writers that began but staged nothing, and since when that is known
+        self._given_up: dict[str, int] = {}  # blocked batches to abandon, and how many operators wait for it
         for record in self._records.listed():
             if not record.committed:
                 self._undone[record.key.digest] = record
@@ -122,7 +122,7 @@ class Sinks:
     # -- for writers ---------------------------------------------------------------------------------------------------
 
     async def begin(self, key: SinkKey) -> tuple[str, SinkRecord | None]:
-        """Where the writer stages its rows, and what it has committed last."""
+        """Where the writer stages its rows, and the last batch that it committed."""
         name = staging_topic(key)
         self._unwritten.pop(key.digest, None)
         with suppress(TopicExists):
@@ -132,7 +132,7 @@ class Sinks:
         return name, self._records.load(key)[0]
 
     async def commit(self, principal: Principal, key: SinkKey, request: Request) -> Verdict:
-        """Done when the rows are there and seen. Once it is decided it happens, whether or not somebody waits."""
+        """Returns when the rows are written and visible. Once decided, this happens even without the caller."""
         if len(request.run) > SINK_TEXT_BYTES_MAX:
             raise RequestInvalid(f"the name of a run may have at most {SINK_TEXT_BYTES_MAX} characters")
         request = request._replace(source=bounded(request.source))
@@ -149,21 +149,22 @@ class Sinks:
                 verdict = judge(record, request, others, query=key.query)
                 if verdict is Verdict.NEW:
                     targets = await self._decide(principal, key, request, version)
-            finally:  # refused, or decided and about to be recorded
+            finally:  # it was refused, or decided and will be recorded
                 self._coming.pop(key.digest, None)
             if verdict is Verdict.NEW:
                 await self._finish(key.digest)
                 await slow_down(targets)
             elif record is not None and (repeated := record.repeated(request)) != record:
                 repeated = replace(repeated, time=self._clock.wall())
-                await self._records.put(repeated, version)  # before it is answered: its next write is not the same
+                await self._records.put(repeated, version)  # before the answer: a second, different write is a conflict
             return verdict
 
     async def forget(self, key: SinkKey, *, abandon: bool = False) -> None:
-        """An operator says that the writer will not come again, or may start over.
+        """Forgets a writer that an operator says will not come back, or may start over.
 
-        A batch that is blocked is given up if that is said too: what of it was written is seen, the rest never is.
-        Nothing is forgotten if the operator leaves before all that was decided is written: by then the job may write.
+        With `abandon`, a blocked batch is given up: its rows that were written become visible, the others are lost. If
+        the operator disconnects before everything decided is written, nothing is forgotten, because the job may have
+        written again by then.
         """
         digest = key.digest
         async with AsyncExitStack() as turn:
@@ -179,7 +180,7 @@ class Sinks:
 
     @contextmanager
     def _giving_up(self, digest: str) -> Iterator[None]:
-        """Whoever waits for the batch has its turn, and is told; for as long as the operator waits."""
+        """Marks the batch as given up for as long as the operator waits; callers that wait for it are told."""
         self._given_up[digest] = self._given_up.get(digest, 0) + 1
         try:
             yield
@@ -196,21 +197,21 @@ class Sinks:
             self._release(key.digest)
 
     def blocked(self, key: SinkKey) -> SinkBlocked | None:
-        """Why the last batch of the writer cannot be written, if somebody has to look at it."""
+        """Why the last batch of the writer cannot be written, if it needs an operator."""
         return self._blocked.get(key.digest)
 
     def check_deletable(self, topic: TopicName) -> None:
-        """What is staged there may be decided, and not yet where it belongs."""
+        """Raises if rows staged in this topic are decided but not written to their target yet."""
         if any(staging_topic(record.key) == str(topic) for record in self._undone.values()):
             raise TopicBusy(f"{topic} is locked while rows committed by a job are being written")
 
     @property
     def blocked_writers(self) -> int:
-        """Whose last batch cannot be written until somebody has looked at it."""
+        """How many writers have a last batch that cannot be written without an operator."""
         return len(self._blocked)
 
     def listed(self, limit: int | None = None) -> list[SinkRecord]:
-        """Those that are blocked first."""
+        """The records, those of blocked writers first."""
         blocked = [self._undone[digest] for digest in self._blocked]
         others = [each for each in self._records.listed(limit) if each.key.digest not in self._blocked]
         return [*blocked, *others][:limit]
@@ -218,7 +219,7 @@ class Sinks:
     # -- deciding ------------------------------------------------------------------------------------------------------
 
     async def _decide(self, principal: Principal, key: SinkKey, request: Request, version: int) -> list[OpenTopic]:
-        """From here on it goes on by itself, whether or not somebody waits. Returns where the rows go."""
+        """Decides the batch; from then on it is completed without the caller. Returns where the rows go."""
         staged = await self._staged(key)
         refs = await self._decision(staged, request)
         for name in map(parse_topic, refs):
@@ -226,14 +227,14 @@ class Sinks:
                 raise RequestInvalid(
                     f"{name}: the namespace {SYSTEM_NAMESPACE} belongs to the broker; jobs cannot write to it"
                 )
-            self._topics.ask(principal, Action.TOPIC_PUBLISH, name)  # of all, before anything is made or reserved
+            self._topics.ask(principal, Action.TOPIC_PUBLISH, name)  # for all, before anything is created or reserved
             if self._directory.find(name) is None:
                 self._topics.ask(principal, Action.TOPIC_CREATE, name)
         reserved: dict[str, Topic] = {}
         parts: list[Part] = []
         targets: list[OpenTopic] = []
         try:
-            for place in sorted(refs, key=str):  # all in one order, so that no two writers wait for each other
+            for place in sorted(refs, key=str):  # always in the same order, so that no two writers wait for each other
                 opened = await self._topics.open(principal, Action.TOPIC_PUBLISH, place, create=True, reliable=True)
                 await self._topics.counted(opened.name.namespace)
                 topic = await admitted(opened, staged, refs[place])
@@ -256,9 +257,9 @@ class Sinks:
         return targets
 
     async def _store_decision(self, digest: str, record: SinkRecord) -> None:
-        """Until it is durable, or certain that it never will be.
+        """Returns when the decision is durable; raises when it is certain that it never will be.
 
-        After a failure it may be there when the broker starts again: until that is known nobody else may write.
+        After a failure, it may turn out to be durable at the next start. Until that is known, no one else may write.
         """
         pauses, unsure = iter(RETRY), False
         while digest in self._unstored:
@@ -277,7 +278,7 @@ class Sinks:
                 await asyncio.sleep(next(pauses))
 
     def _release(self, digest: str) -> None:
-        """All of it is there, or nothing will be: what is there is seen, and everybody may publish."""
+        """Ends the reservations of a batch that is complete or abandoned: what is written becomes visible."""
         del self._undone[digest]
         self._unstored.pop(digest, None)
         self._failing.pop(digest, None)
@@ -287,7 +288,7 @@ class Sinks:
             topic.reserve(None)
 
     def _hold_staged(self, digest: str, staged: Topic) -> None:
-        """Nothing of what is to be written grows old meanwhile."""
+        """Keeps staged rows from being deleted by age until they are written."""
         staged.pinned = True
         self._held.setdefault(digest, {})[staged.name] = staged
 
@@ -308,13 +309,13 @@ class Sinks:
     # -- rolling forward -----------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """After a start: what was decided is finished in the background."""
+        """Called after a start: finishes decided batches in the background."""
         self._tidying = asyncio.get_running_loop().create_task(self._tidy_now_and_then())
         for digest in self._undone:
             self._roll(digest)
 
     def opened(self, name: TopicName, id: int, topic: Topic) -> None:
-        """A partition is served from now on: rows that are not all there yet are not seen, and nobody comes between."""
+        """Called when a partition is opened: reserves it again if decided rows are missing, and hides those it has."""
         for digest, record in self._undone.items():
             if staging_topic(record.key) == str(name):
                 self._hold_staged(digest, topic)
@@ -339,7 +340,7 @@ class Sinks:
             del self._rolling[digest]
         error = (
             None if task.cancelled() else task.exception()
-        )  # whoever waits has it, and the next who asks tries again
+        )  # marks it as retrieved: callers that wait have it, and the next caller tries again
         if error is not None and not isinstance(error, DanubeError):
             message = "a decided write failed unexpectedly; it resumes when the batch is sent again"
             asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
@@ -349,23 +350,23 @@ class Sinks:
             await asyncio.shield(self._roll(digest))
 
     async def _roll_forward(self, digest: str) -> None:
-        """Until it is done; raises only what no waiting helps against.
+        """Writes the rows until all are written; raises only errors that waiting cannot mend.
 
-        While it cleans up after a batch the next one may be decided: that is its work too.
+        If the next batch is decided while it cleans up after one, it writes that too.
         """
         while digest in self._undone:
             record = self._undone[digest]
             await self._store_decision(digest, record)
             staged, refs = await self._decided(record)
             fills = (self._fill(digest, part, refs[part.place], staged) for part in record.parts)
-            for failure in await asyncio.gather(*fills, return_exceptions=True):  # none goes on when this ends
+            for failure in await asyncio.gather(*fills, return_exceptions=True):  # waits for all, so none runs on
                 if isinstance(failure, BaseException):
                     raise failure
             await self._conclude(digest, record)
             await self._clear(staged, record)
 
     async def _decided(self, record: SinkRecord) -> tuple[Topic, dict[str, list[Ref]]]:
-        """What was staged for it."""
+        """The staging topic, and the refs of everything that was staged for the batch."""
         pauses = iter(RETRY)
         request = Request(record.once, record.run, record.batch, record.source, record.decision)
         while True:
@@ -380,8 +381,8 @@ class Sinks:
             await asyncio.sleep(next(pauses))
 
     def _fail(self, record: SinkRecord, error: DanubeError, place: str = "", *, for_good: bool = False) -> None:
-        """It is tried again for as long as that may help; after some time in which nothing was written to the place,
-        everybody who is in its way is told why."""
+        """Notes a failure, which is retried as long as that may help. If nothing could be written to the place for some
+        time, the batch counts as blocked, and callers that it holds up are told why."""
         digest, now = record.key.digest, asyncio.get_running_loop().time()
         since = self._failing.setdefault(digest, {}).setdefault(place, now)
         if for_good or now - since >= SINK_BLOCKED_SECONDS:
@@ -394,7 +395,7 @@ class Sinks:
                 raise blocked from error
 
     def _go_on(self, digest: str, place: str = "") -> None:
-        """What failed there is over. With the last such place, whoever was refused may publish again."""
+        """Notes that writing to the place works again. When no place fails any longer, the batch is not blocked."""
         failing = self._failing.get(digest, {})
         if failing.pop(place, None) is not None and not failing and self._blocked.pop(digest, None) is not None:
             for topic in self._held.get(digest, {}).values():
@@ -405,11 +406,11 @@ class Sinks:
             self._go_on(digest, place)
 
     async def _conclude(self, digest: str, record: SinkRecord) -> None:
-        """It is durable that all rows are there. Before that no other job writes behind them: see `rows_from`."""
+        """Durably records that all rows are written. Until then no other job may write after them; see `rows_from`."""
         for pause in RETRY:
             current, version = self._records.load(record.key)
             if current != record:
-                break  # done, and only the answer was lost
+                break  # it is recorded, and only the answer was lost
             try:
                 if record.once is Once.PLAIN:
                     await self._records.drop(record, version)
@@ -422,7 +423,7 @@ class Sinks:
         self._release(digest)
 
     async def _fill(self, digest: str, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
-        """Until all rows are there, whatever fails meanwhile; or until the topic is not."""
+        """Retries until all rows are written, or the topic is deleted."""
         for pause in RETRY:
             try:
                 opened = await self._topics.open(SYSTEM, Action.TOPIC_PUBLISH, part.place, reliable=True)
@@ -442,7 +443,7 @@ class Sinks:
     async def _append(
         self, digest: str, opened: OpenTopic, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic
     ) -> None:
-        await certain(topic)  # what an attempt before this one has sent is there, or never will be
+        await certain(topic)  # what an earlier attempt has sent is written by now, or never will be
         failed = topic.failed
         there = await rows_from(topic, part.offset)
         if there > part.rows:
@@ -455,7 +456,7 @@ class Sinks:
                     size, confirmed = under_way.popleft()
                     await confirmed
                     bytes_under_way -= size
-                if topic.failed != failed:  # maybe one of those under way: what is there is counted again
+                if topic.failed != failed:  # perhaps one of ours failed, so the written rows are counted again
                     raise TopicRecovering(f"a write to {topic.name} failed")
                 confirmed = topic.append_reserved(numbered(batch, there)).confirmed
                 confirmed.add_done_callback(partial(self._written, digest, part.place))
@@ -465,11 +466,11 @@ class Sinks:
                 bytes_under_way += batch.size
             for _, confirmed in under_way:
                 await confirmed
-        finally:  # whoever counts next what is there finds all of it
+        finally:  # so that the next attempt counts all rows that were written
             await landed(confirmed for _, confirmed in under_way)
 
     async def _clear(self, staged: Topic, record: SinkRecord) -> None:
-        """What was committed is no longer needed. Not worth a word if it stays: it grows old."""
+        """Deletes staged rows that are committed. A failure is not worth a warning, because they expire anyway."""
         try:
             if record.once is Once.PLAIN:
                 await self._lifecycle.delete_topic(SYSTEM, staging_topic(record.key))
@@ -484,7 +485,7 @@ class Sinks:
             await self.guard.over(self.tidy())
 
     async def _make_room(self, digest: str) -> None:
-        """For one more writer, which has its place from now on: others that come meanwhile count it."""
+        """Makes room for one more writer, which counts from now on when others come."""
         self._coming[digest] = None
         try:
             if not self._records.has_room(self._unrecorded()):
@@ -496,26 +497,26 @@ class Sinks:
             raise
 
     def _unrecorded(self) -> int:
-        """Writers that will have a record and have none yet."""
+        """How many writers will have a record but have none yet."""
         decided = (digest for digest in self._unstored if not self._records.knows(digest))
         return len({*self._coming, *decided})
 
     async def _forget_old(self) -> None:
-        """Writers that have not come for long: what they repeat from now on is written again."""
+        """Forgets writers that have been inactive for long. If one repeats a batch after that, it is written again."""
         clock = self._clock
         if not clock.trusted():
             return
         for record in self._records.overdue(clock.wall(), max(1, self._unrecorded())):
             if record.key.digest in self._turns:
-                continue  # it has come, and may wait for this
+                continue  # it has just become active, and may be waiting for this
             async with self._turns.of(record.key.digest):
                 current, version = self._records.load(record.key)
                 if current == record:
                     await self._records.drop(record, version)
 
     async def tidy(self) -> None:
-        """Old records, and staging topics of writes that never were decided: what was staged has grown old, or nothing
-        was for as long. That time begins again with the broker."""
+        """Deletes old records, and staging topics of writes that were never decided: everything staged has expired, or
+        nothing was staged for as long. That time starts over when the broker starts."""
         with suppress(DanubeError):
             await self._forget_old()
         staging = set[str]()
@@ -533,7 +534,7 @@ class Sinks:
                 if record.name.name.startswith(STAGING):
                     yield record.name.name.removeprefix(STAGING)
             after = str(page[-1].name)
-            await asyncio.sleep(0)  # the others of the loop first
+            await asyncio.sleep(0)  # lets other tasks run
 
     async def _tidy_staged(self, digest: str) -> None:
         if self._records.knows(digest) or digest in self._undone or digest in self._turns:
@@ -558,7 +559,7 @@ class Sinks:
         await asyncio.gather(*rolling, return_exceptions=True)
 
     async def _topic_of(self, key: SinkKey) -> int | None:
-        """The id of the target, if it is one topic and is there."""
+        """The id of the target, if it is a single topic and exists."""
         try:
             return (await self._topics.lookup(SYSTEM, Action.TOPIC_LOOKUP, key.target)).id
         except DanubeError:

@@ -1,1 +1,1 @@
-"""The one door: what faces may ask of the broker, and nothing behind it."""
+"""The door: everything that faces may ask of the broker. They import nothing behind it."""

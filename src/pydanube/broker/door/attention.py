@@ -1,4 +1,4 @@
-"""What needs somebody, of all that is open: looked for in slices, as there may be many topics."""
+"""Finds problems in open topics that need a person's attention, in slices, because there may be many topics."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Found = TypeVar("Found")
 
 
 class Attention(NamedTuple):
-    """What does not make a broker unready, and yet needs somebody."""
+    """Problems that need a person's attention although the broker is ready."""
 
     publishing_refused: bool
-    failing: list[tuple[str, str]]  # work in the background, and why its last round failed
+    failing: list[tuple[str, str]]  # background tasks whose last round failed, and why
     blocked: list[tuple[str, str, int]]  # topic, subscription and offset
 
 
 async def find_blocked(topics: OpenTopics) -> list[tuple[str, str, int]]:
-    """Topic, subscription and offset of the first messages that failed too often and go no further."""
+    """Topic, subscription and offset of the first messages that failed too often and block their subscriptions."""
 
     async def blocked_at(topic: ServedTopic, host: ServedSubscription) -> int | None:
         return host.describe().blocked_at
@@ -32,7 +32,7 @@ async def find_blocked(topics: OpenTopics) -> list[tuple[str, str, int]]:
 
 
 async def find_abandoned(topics: OpenTopics, now: int) -> list[tuple[str, str, float]]:
-    """Topic, subscription and the age of its oldest message, where that is days and no consumer is connected."""
+    """Topic, subscription and age of its oldest message, where that is days old and no consumer is connected."""
     ages = BacklogAges(now, AGE_READS_MAX)
 
     async def abandoned_for(topic: ServedTopic, host: ServedSubscription) -> float | None:
@@ -45,7 +45,7 @@ async def find_abandoned(topics: OpenTopics, now: int) -> list[tuple[str, str, f
 async def _find(
     topics: OpenTopics, trouble: Callable[[ServedTopic, ServedSubscription], Awaitable[Found | None]]
 ) -> list[tuple[str, str, Found]]:
-    """The first subscriptions that have this trouble, and what it is."""
+    """The first subscriptions that have this problem, with its details."""
     found: list[tuple[str, str, Found]] = []
     for number, opened in enumerate(topics.opened(), 1):
         for name, host in list(opened.topic.subscriptions.items()):
@@ -54,5 +54,5 @@ async def _find(
         if len(found) >= BLOCKED_LISTED_MAX:
             break
         if not number % METRIC_SLICE:
-            await asyncio.sleep(0)  # the others of the loop first
+            await asyncio.sleep(0)  # lets other tasks run
     return found[:BLOCKED_LISTED_MAX]

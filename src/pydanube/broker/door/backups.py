@@ -1,7 +1,7 @@
-"""One backup at a time: a snapshot of the storage that a client copies piece by piece, at a pace that disturbs nobody.
+"""One backup at a time: a snapshot of the storage that a client copies piece by piece, at a rate that disturbs no one.
 
-A client that is gone is noticed by its silence. A disk that becomes short of room ends the backup, for what it holds
-back from removal would be missing to publishers.
+A client that stops asking is taken to be gone. When the disk runs short of room, the backup ends, because publishers
+need the room of the files that it keeps from being removed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Backups:
         self._node = node
         self._room = room
         self._bytes_per_second = bytes_per_second
-        self._number = 0  # of the last one
+        self._number = 0  # of the last backup
         self._beginning = False
         self._snapshot: Snapshot | None = None
         self._files: dict[str, SnapshotFile] = {}
-        self._copied: SnapshotFile | None = None  # to its end, last
+        self._copied: SnapshotFile | None = None  # the file that was last read to its end
         self._silence: TimerHandle | None = None
         self._free_at = 0.0  # when the next piece may be read
 
@@ -54,14 +54,15 @@ class Backups:
         return self._number, self._snapshot
 
     def files(self, number: int, after: str, limit: int) -> Sequence[SnapshotFile]:
-        """In the order to copy them in, behind the one called `after`."""
+        """The files after the one named `after`, in the order in which to copy them."""
         snapshot = self._get(number)
         names = list(self._files)
         first = names.index(after) + 1 if after in self._files else 0
         return snapshot.files[first : first + limit]
 
     async def read(self, number: int, name: str, offset: int, length: int) -> bytes:
-        """A piece of a file. One that was read to its end is let go of with the next: the answer may have been lost."""
+        """Reads a piece of a file. A file that was read to its end is released only with the next read of another one,
+        because the last answer may have been lost."""
         snapshot, file = self._get(number), self._files.get(name)
         if file is None:
             raise RequestInvalid(f"the backup has no file {name[:100]!r}")

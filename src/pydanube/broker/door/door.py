@@ -1,4 +1,4 @@
-"""The door: everything below the faces, put together. Whoever calls has a session, and nothing else."""
+"""The door: puts together everything below the faces. A caller gets a session, and nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from pydanube.wire.batch import Batch
 
 
 class Door:
-    """Owned by the broker's loop. `authorise` is asked for everything that is done, also by the broker itself."""
+    """Owned by the broker's loop. `authorise` is asked before every operation, including those of the broker itself."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Door:
         self.room = room or Room()
         self.offload = offload or ThreadOffload(1)
         self.cache = cache or TailCache()
-        self.backups = backups  # of a broker with storage of its own
+        self.backups = backups  # None if the broker has no storage of its own
         self.errands = Errands()
         self.notes = directory.notes
         self.pending = PendingOptions(directory.notes)
@@ -113,15 +113,15 @@ class Door:
     # -- faces ---------------------------------------------------------------------------------------------------------
 
     def session(self, principal: Principal, origin: Origin) -> Session:
-        """What that caller may do."""
+        """A session through which the caller does everything."""
         return Session(self, principal, origin)
 
     def account(self) -> Account:
-        """Of what one connection publishes: one that sends faster than is written is not read meanwhile."""
+        """Counts what one connection publishes. While it sends faster than the disk writes, it is not read from."""
         return Account(self.intake)
 
     def reconsider(self) -> None:
-        """What rights rest on has changed: producers and consumers that are no longer allowed end, and hear why."""
+        """Called when rights have changed: ends producers and consumers that are no longer allowed, with the reason."""
         self.topics.reconsider()
 
     # -- the process ---------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Door:
         await publish_dead_letter(self.topics, self.directory, self.room, topic, message)
 
     def time_moved(self) -> None:
-        """A test has moved the clock: what is due by now happens now."""
+        """Called when a test has moved the clock: does everything that has become due."""
         self.housekeeping.time_moved()
         for topic in self.topics.kept():
             for host in topic.subscriptions.values():
@@ -138,13 +138,13 @@ class Door:
         self.leasing.pass_time()
 
     def reopen(self) -> None:
-        """Opens all that keep messages, in the background: what is due in them is due though nobody asks for them."""
+        """Opens all topics that store messages in the background, so that retention and expiry work without clients."""
         assert self._reopening is None
         self._reopening = self._loop.create_task(reopen(self.topics, self.spreading, self.directory))
         self.sinks.resume()
 
     async def close(self) -> None:
-        """No new work; every topic becomes durable and is let go."""
+        """Accepts no new work, makes every topic durable, and closes it."""
         self.topics.stop()
         self.leasing.close()
         await self.housekeeping.close()

@@ -1,7 +1,7 @@
 """Consuming without a connection: messages are handed out under leases, each of which ends at its deadline.
 
-A consumer of a subscription stands behind the requests that name it, for as long as one of them waits or one of its
-leases is open. A lease lives in memory: what its token says is enough to acknowledge the message after a restart.
+Requests that name the same consumer share one consumer of the subscription, for as long as one of them waits or one of
+its leases is open. A lease exists only in memory, but its token is enough to acknowledge the message after a restart.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from pydanube.broker.door.session import Session
 
 _TOKEN = re.compile(r"([0-9]{1,18}\.[0-9]{1,18})\.([0-9]{0,9})\.([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
-LOOK_SECONDS = 0.25  # for messages that exist to be read; whoever does not want to wait gets this much
+LOOK_SECONDS = 0.25  # for stored messages to be read; even a request that does not want to wait gets this much
 
 
 class Token(NamedTuple):
-    """What a lease is called outside."""
+    """The name of a lease, as clients see it."""
 
-    mark: str  # of the topic and the subscription
+    mark: str  # identifies the topic and the subscription
     partition: int | None
     generation: int
     offset: int
@@ -62,7 +62,7 @@ def parse_token(text: str) -> Token:
 
 @dataclass(eq=False, slots=True)
 class Lease:
-    """One message that was handed out."""
+    """One message that is handed out."""
 
     token: Token
     outlet: Outlet
@@ -75,24 +75,24 @@ class Poll:
 
     limit: int
     lease_seconds: float | None
-    places: int  # that it waits at
+    places: int  # how many topics or partitions it waits for
     ready: Future[None]
     taken: list[tuple[Delivery, list[Lease]]] = field(default_factory=list)
-    failures: dict[Outlet, BaseException] = field(default_factory=dict)  # of places that have nothing for it
+    failures: dict[Outlet, BaseException] = field(default_factory=dict)  # of places that cannot serve it
 
     @property
     def wants(self) -> int:
         return 0 if self.ready.done() else self.limit - sum(len(leases) for _, leases in self.taken)
 
     def fail(self, outlet: Outlet, error: BaseException) -> None:
-        """At one place. For as long as another may have a message, it waits on."""
+        """Notes a failure at one place. The request waits as long as another place may have a message."""
         self.failures[outlet] = error
         if len(self.failures) == self.places and not self.ready.done():
             self.ready.set_exception(error)
 
 
 class Received(NamedTuple):
-    """A part of a batch, and the leases of its messages in the order of their offsets."""
+    """A part of a batch, and the leases of its messages by ascending offset."""
 
     topic: TopicName
     delivery: Delivery
@@ -100,11 +100,11 @@ class Received(NamedTuple):
 
 
 class Outlet:
-    """A sink: one consumer of one subscription of one topic (partition), with all requests that share it."""
+    """The sink of one consumer of one subscription of a topic or partition, with all requests that share it."""
 
     def __init__(self, leasing: Leasing, key: Key) -> None:
         self.key = key
-        self.handle: ConsumerHandle | None = None  # set once the subscription has it
+        self.handle: ConsumerHandle | None = None  # set once it is connected to the subscription
         self.opening: Task[ConsumerHandle] | None = None  # until then
         self.leases: dict[int, Lease] = {}  # by offset
         self.polls: dict[Poll, None] = {}
@@ -115,7 +115,7 @@ class Outlet:
     # -- the sink ------------------------------------------------------------------------------------------------------
 
     def deliver(self, delivery: Delivery) -> None:
-        """Shared out in the next turn: all that one decision hands out is there by then."""
+        """Collects deliveries, which are shared out in the next turn, when all those of one decision have arrived."""
         self._arrived.append(delivery)
         if not self._sharing:
             self._sharing = True
@@ -136,7 +136,7 @@ class Outlet:
         self._end([lease for offset, lease in self.leases.items() if offset in gone])
 
     def _end(self, leases: Sequence[Lease]) -> None:
-        """The consumer leaves in the next turn, if it does: its subscription is telling all of them."""
+        """If the consumer leaves, it does so in the next turn: its subscription is iterating over its consumers."""
         self._leasing.end(leases, drop=False)
         asyncio.get_running_loop().call_soon(self._leasing.drop, self)
 
@@ -153,7 +153,7 @@ class Outlet:
         self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """It has no consumer: whoever comes from now on has another one."""
+        """It has no consumer, so later requests get another one."""
         self._leasing.forget(self)
         self._tell(error)
 
@@ -164,7 +164,7 @@ class Outlet:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def begin(self, opening: Task[ConsumerHandle]) -> None:
-        """Requests may enter at once, and are served when the subscription has the consumer."""
+        """Requests may enter at once, and are served when the consumer is connected."""
         self.opening = opening
         opening.add_done_callback(self._opened)
 
@@ -188,13 +188,13 @@ class Outlet:
         self._leasing.drop(self)
 
     def give_back(self, first: int, last: int) -> None:
-        """Nobody was handed these: they are decided again, and have not failed."""
+        """Returns messages that were not handed out: they are dispatched again, and have not failed."""
         if self.handle is not None:
             self.handle.give_back(first, last)
             self._ask()
 
     def _ask(self) -> None:
-        """As many permits as the requests that wait want messages."""
+        """Sets the permits to the number of messages that the waiting requests want."""
         if self.handle is not None:
             self.handle.withdraw()
             self.handle.grant(sum(poll.wants for poll in self.polls))
@@ -225,7 +225,7 @@ class Outlet:
 
 
 class Key(NamedTuple):
-    """Requests that agree in all of it have one consumer."""
+    """Requests with equal keys share one consumer."""
 
     principal: Principal
     place: TopicName  # topic or partition
@@ -241,7 +241,7 @@ class Leasing:
         self._outlets: dict[Key, Outlet] = {}
         self._leases: dict[int, Lease] = {}  # by number
         self._deadlines = Agenda()
-        self._number = self._clock.wall()  # never that of a lease before a restart
+        self._number = self._clock.wall()  # higher than that of any lease from before a restart
         self._timer: TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -260,10 +260,10 @@ class Leasing:
         wait: float,
         lease_seconds: float | None,
     ) -> list[Received]:
-        """Messages under leases, as soon as there is one; none if none comes in time.
+        """Waits for messages and returns them under leases; none if none comes in time.
 
-        What is wrong with one partition is told when none of the others had a message in time. The caller lets go of
-        what it cannot take with `release`. Without `lease_seconds` the subscription says it.
+        The failure of one partition is raised only if no other one had a message in time. The caller returns what it
+        cannot use with `release`. Without `lease_seconds`, the ack timeout of the subscription counts.
         """
         if len(self._leases) + limit > LEASES_MAX:
             raise TooManyLeases(f"{len(self._leases)} messages are leased; the maximum is {LEASES_MAX}")
@@ -284,7 +284,7 @@ class Leasing:
             raise
         finally:
             if not poll.ready.cancel() and not poll.ready.cancelled():
-                poll.ready.exception()  # nobody else looks at it
+                poll.ready.exception()  # marks it as retrieved
             for outlet in outlets:
                 outlet.leave(poll)
         return [Received(leases[0].outlet.key.place, delivery, leases) for delivery, leases in poll.taken]
@@ -308,7 +308,7 @@ class Leasing:
         return self._leases.get(lease.token.number) is lease
 
     def release(self, leases: Sequence[Lease]) -> None:
-        """They were not handed out after all."""
+        """Ends leases whose messages were not handed out after all."""
         for outlet, ranges in _by_outlet([each for each in leases if self.is_open(each)]):
             self.end(_at(outlet, ranges), drop=False)
             for first, last in ranges:
@@ -332,13 +332,13 @@ class Leasing:
             outlet,
             name=consumer,
             resume=found.mark,
-            timing=Timing.TAKEN,  # the deadlines of leases are kept here
+            timing=Timing.TAKEN,  # the deadlines of leases are kept in this module
         )
 
     # -- what becomes of them ------------------------------------------------------------------------------------------
 
     async def ack(self, session: Session, topic: str, subscription: str, tokens: Sequence[str]) -> list[str]:
-        """Durable when it returns, with those that name nothing any more. The end of a lease does not void an ack."""
+        """Acknowledges durably; returns the tokens that are void. A lease that has ended can still be acknowledged."""
         acks: dict[tuple[TopicName, str, int], list[Token]] = {}
         for token in map(parse_token, tokens):
             acks.setdefault((self._place(topic, token), token.mark, token.generation), []).append(token)
@@ -358,13 +358,13 @@ class Leasing:
     def nack(
         self, topic: str, subscription: str, tokens: Sequence[str], delay_seconds: float, reason: str
     ) -> list[str]:
-        """They failed and come again. Returns those whose lease has ended, so that they do anyhow."""
+        """The messages failed, and are redelivered. Returns tokens of ended leases, which are redelivered anyway."""
         leases, ended = self._held(topic, subscription, tokens)
         self._failed(leases, delay_seconds, reason)
         return ended
 
     def fail(self, leases: Sequence[Lease], reason: str) -> None:
-        """Their messages cannot be handed out."""
+        """Marks messages as failed because they cannot be handed out."""
         self._failed([each for each in leases if self.is_open(each)], 0, reason)
 
     def _failed(self, leases: Sequence[Lease], delay_seconds: float, reason: str) -> None:
@@ -375,7 +375,7 @@ class Leasing:
             self.drop(outlet)
 
     def extend(self, topic: str, subscription: str, tokens: Sequence[str], lease_seconds: float) -> list[str]:
-        """They end so long from now. Returns those that have ended already."""
+        """The leases end `lease_seconds` from now. Returns the tokens of those that have already ended."""
         leases, ended = self._held(topic, subscription, tokens)
         for lease in leases:
             self._deadlines.set(lease.token.number, self._now + round(lease_seconds * SECOND))
@@ -383,7 +383,7 @@ class Leasing:
         return ended
 
     def _held(self, topic: str, subscription: str, tokens: Sequence[str]) -> tuple[list[Lease], list[str]]:
-        """Those of the subscription that are open, and those that are not."""
+        """The open leases of the subscription, and the tokens that are not open."""
         parsed = [parse_token(text) for text in dict.fromkeys(tokens)]
         found = [(token, self._lease_of(self._place(topic, token), subscription, token)) for token in parsed]
         ended = [str(token) for token, lease in found if lease is None]
@@ -391,7 +391,7 @@ class Leasing:
         return [lease for _, lease in found if lease is not None], ended
 
     def _lease_of(self, place: TopicName, subscription: str, token: Token) -> Lease | None:
-        """Not one of another subscription: the caller was asked about this one only."""
+        """The open lease; None if it is of another subscription, for which the caller's rights were not checked."""
         lease = self._lease(token)
         return lease if lease is not None and lease.outlet.key[1:3] == (place, subscription) else None
 
@@ -419,7 +419,7 @@ class Leasing:
             del self._outlets[outlet.key]
 
     def drop(self, outlet: Outlet) -> None:
-        """The consumer leaves when nobody waits and nothing is leased; what it was given meanwhile has not failed."""
+        """The consumer leaves if no request waits and nothing is leased; messages it was just given have not failed."""
         if outlet.idle:
             self.forget(outlet)
             if outlet.handle is not None:
@@ -433,7 +433,7 @@ class Leasing:
         return int(self._clock.monotonic() * SECOND)
 
     def pass_time(self) -> None:
-        """Leases whose time is over end, and their messages have failed once more."""
+        """Ends the leases that have expired; their messages have failed once more."""
         self._failed([self._leases[number] for number in self._deadlines.take_due(self._now)], 0, TIMED_OUT)
         self._set_timer()
 

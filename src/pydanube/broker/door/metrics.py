@@ -1,7 +1,7 @@
-"""What a broker counts, in the text format of Prometheus. Numbers are kept where things happen, and read here.
+"""The broker's metrics, in the text format of Prometheus. Numbers are kept where things happen, and read here.
 
-A scrape never holds up the loop: many topics are looked at in slices. How many have samples of their own is bounded;
-the others are summed up under `_other`, which no topic can be called.
+A scrape never holds up the loop, because topics are read in slices. The number of topics with samples of their own is
+bounded; the others are summed up under `_other`, which is not a valid topic name.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from pydanube.storage.stream.tail import TailCache
 from pydanube.topic.records import Cause
 
 OTHER = "_other"
-WATCH_SECONDS = 0.02  # between two looks at the loop
-WATCH_WINDOW_SECONDS = 30.0  # the longest turn is that of this window and the one before
+WATCH_SECONDS = 0.02  # between two measurements of the loop
+WATCH_WINDOW_SECONDS = 30.0  # the longest turn covers this window and the previous one
 
 
 class Family(NamedTuple):
@@ -127,7 +127,7 @@ FAMILIES: dict[str, Family] = {
 
 
 class Page:
-    """Samples by family, then the text of all."""
+    """Collects samples by family, and renders them as text."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {name: [] for name in FAMILIES}
@@ -168,14 +168,14 @@ _OF_TOPICS = [name for name, family in FAMILIES.items() if family.labels == _TOP
 _OF_SUBSCRIPTIONS = [
     name
     for name, family in FAMILIES.items()
-    if family.labels == _SUBSCRIPTION and name != "danube_backlog_seconds"  # the one that is not a sum
+    if family.labels == _SUBSCRIPTION and name != "danube_backlog_seconds"  # the only one that cannot be summed
 ]
 Place = tuple[str, str]  # topic and subscription
 Key = TypeVar("Key", str, Place)
 
 
 class _Sums:
-    """What is exported of topics and subscriptions, added up where they share their labels."""
+    """The exported values of topics and subscriptions, added up where labels are shared."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[int]] = {}
@@ -184,7 +184,7 @@ class _Sums:
         self.subscriptions: dict[Place, list[int]] = {}
         self.drops: dict[tuple[str, str, str], int] = {}
         self.ages: dict[Place, float] = {}
-        self._labelled = 0  # subscriptions
+        self._labelled = 0  # subscriptions with labels of their own
 
     def add_topic(self, label: str, opened: OpenTopic) -> None:
         topic, streams = opened.topic, streams_of([opened])
@@ -266,7 +266,7 @@ def _add(sums: dict[Key, list[int]], at: Key, values: list[int]) -> None:
 
 
 class Metrics:
-    """Of one broker, below its faces."""
+    """The metrics of one broker, without those of its faces."""
 
     def __init__(
         self,
@@ -302,7 +302,7 @@ class Metrics:
                 if age is not None:
                     sums.add_age(place, age)
             if not number % METRIC_SLICE:
-                await asyncio.sleep(0)  # the others of the loop first
+                await asyncio.sleep(0)  # lets other tasks run
         await sums.write(page)
         if self._tiering is not None:
             _add_tiering(page, self._tiering)
@@ -326,8 +326,8 @@ def _add_tiering(page: Page, tiering: Tiering) -> None:
         page.add("danube_tier_troubles", now[step], step)
 
 
-_WATERMARK = "danube_pipeline_watermark_timestamp_seconds"  # reported in microseconds, as all times are
-OF_PROGRESS = {  # by the name that a runner reports
+_WATERMARK = "danube_pipeline_watermark_timestamp_seconds"  # reported in microseconds, like all times
+OF_PROGRESS = {  # name in a runner's report -> metric
     "danube_pipeline_rows_total": "rows",
     "danube_pipeline_dead_rows_total": "dead_rows",
     "danube_pipeline_late_rows_total": "late_rows",
@@ -342,7 +342,7 @@ OF_PROGRESS = {  # by the name that a runner reports
 
 
 async def _add_pipelines(page: Page, pipelines: Pipelines) -> None:
-    """Of all there are: their number is bounded. Of one that does not run, only that it does not."""
+    """Adds all pipelines, whose number is bounded. A pipeline that does not run has only its state."""
     for number, known in enumerate(pipelines.listed(), 1):
         state, live = known.state(pipelines.now), known.live(pipelines.now)
         page.add("danube_pipeline_up", int(live), known.name)
@@ -361,11 +361,11 @@ async def _add_pipelines(page: Page, pipelines: Pipelines) -> None:
 
 
 class LoopWatch:
-    """How late the loop is for a timer, at most: as late as the turn that was under way is long."""
+    """Measures how late the loop runs a timer, which is how long the turn in progress took."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
-        self._longest = [0.0, 0.0]  # in this window, and in the one before
+        self._longest = [0.0, 0.0]  # in this window, and in the previous one
         self._window_end = loop.time() + WATCH_WINDOW_SECONDS
         self._timer: TimerHandle
         self._set()

@@ -1,8 +1,8 @@
-"""Pipelines that report here: how each of them stands, what it says, and what it is told to do.
+"""Pipelines that report to this broker: their states, their log lines, and the orders that they get.
 
-A pipeline runs wherever its runner is. The broker runs none and stores nothing about them: a runner says all that is
-known about it with every report, so that after a restart of the broker the next report enters it again. What has ended
-by then is forgotten.
+A pipeline runs wherever its runner is. The broker runs none and stores nothing about them: every report is complete, so
+after a restart of the broker the next report registers the pipeline again. Pipelines that have ended by then are
+forgotten.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pydanube.ports.clock import Clock
 class State(Enum):
     STARTING = "starting"
     RUNNING = "running"
-    RETRYING = "retrying"  # it failed, and begins again after a while
+    RETRYING = "retrying"  # it failed, and starts again after a while
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"
-    LOST = "lost"  # nothing was heard of it for the length of a lease; no runner says so
+    LOST = "lost"  # it has not reported for the length of a lease; no runner reports this itself
 
     @property
     def ended(self) -> bool:
@@ -47,7 +47,7 @@ class What(Enum):
 
 
 class Order(NamedTuple):
-    """What a runner is to do. Its number is no other order's, also of other brokers or after a restart."""
+    """What a runner is to do. Its number is unique, even across brokers and restarts."""
 
     what: What
     number: int
@@ -55,28 +55,28 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a runner says every two seconds or so, all of it each time but for the lines."""
+    """What a runner sends about every two seconds; each report is complete, except for the log lines."""
 
-    run: str  # the runner's own id, which it draws by chance
+    run: str  # the runner's own random id
     info: Mapping[str, Any]  # where and what it is: host, pid, master, source, sinks, ...
     state: State
     cause: str | None = None  # why it failed
     progress: Mapping[str, float | None] = field(default_factory=dict)
     lines: Sequence[str] = ()
-    first_line: int | None = None  # the number of the first of these lines in this run: none is taken twice then
-    taken: int | None = None  # the number of the last order that it has begun to carry out
-    replaces: str | None = None  # a run whose process is known to be gone, so that nobody waits for its lease
+    first_line: int | None = None  # number of the first of these lines in this run, so that none is stored twice
+    taken: int | None = None  # the number of the last order that it has started to carry out
+    replaces: str | None = None  # a run whose process is known to be gone, so that its lease need not run out
 
 
 class Line(NamedTuple):
     sequence: int  # grows, with gaps
-    time: int  # when the broker got it
-    text: bytes  # UTF-8, so that it takes as much memory as it is counted for
+    time: int  # when the broker received it
+    text: bytes  # UTF-8, so that it takes as much memory as is counted
 
 
 @dataclass(slots=True)
 class Pipeline:
-    """As it was last reported."""
+    """A pipeline, as it was last reported."""
 
     name: str
     report: Report
@@ -86,7 +86,7 @@ class Pipeline:
     lines: deque[Line] = field(default_factory=deque)
     lines_bytes: int = 0
     last_sequence: int = 0
-    next_line: int = 0  # of this run; those before were taken
+    next_line: int = 0  # of this run; earlier ones are stored already
 
     def state(self, now: float) -> State:
         said = self.report.state
@@ -112,7 +112,7 @@ class Pipelines:
     # -- for runners ---------------------------------------------------------------------------------------------------
 
     def report(self, name: str, report: Report) -> Order | None:
-        """What it is to do, repeatedly until it says that it has taken the order, or has ended."""
+        """Takes a report, and returns the pending order until the runner has taken it or the run has ended."""
         now, known = self.now, self._known.get(name)
         if known is None:
             self._make_room(now)
@@ -136,7 +136,7 @@ class Pipelines:
         if len(self._known) < PIPELINES_MAX:
             return
         oldest = next(iter(self._known.values()))
-        over = oldest.name if not oldest.live(now) else next(iter(self._ended), None)  # none is lost if that one is not
+        over = oldest.name if not oldest.live(now) else next(iter(self._ended), None)  # if the oldest lives, all do
         if over is None:
             raise PipelineLimitReached(f"{PIPELINES_MAX} pipelines already report to this broker")
         self._drop(over)
@@ -146,7 +146,7 @@ class Pipelines:
         fresh = report.lines[max(0, known.next_line - first) :]
         known.next_line = max(known.next_line, first + len(report.lines))
         for text in fresh:
-            # By the clock, so that whoever follows goes on after a restart of the broker.
+            # Sequences follow the clock, so that a reader that follows the lines can continue after a restart.
             known.last_sequence = max(known.last_sequence + 1, known.reported)
             line = Line(known.last_sequence, known.reported, text.encode("utf-8"))
             known.lines.append(line)
@@ -154,14 +154,14 @@ class Pipelines:
         while len(known.lines) > PIPELINE_LINES_KEPT or known.lines_bytes > PIPELINE_LINES_KEPT_BYTES:
             known.lines_bytes -= len(known.lines.popleft().text)
 
-    # -- for everybody -------------------------------------------------------------------------------------------------
+    # -- for all callers -----------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> float:
         return self._clock.monotonic()
 
     def listed(self) -> list[Pipeline]:
-        """In the order of their names."""
+        """All pipelines, sorted by name."""
         self._tidy(self.now)
         return sorted(self._known.values(), key=lambda each: each.name)
 
@@ -172,7 +172,7 @@ class Pipelines:
         return known
 
     def order(self, name: str, what: What) -> Pipeline:
-        """Told to the runner with its next report. The last order counts."""
+        """The runner gets the order in answer to its next report. A later order replaces it."""
         known = self.get(name)
         if known.report.state.ended:
             if what is What.RESTART:
@@ -184,7 +184,7 @@ class Pipelines:
         return known
 
     def forget(self, name: str) -> None:
-        """One that does not run."""
+        """Removes a pipeline that is not running."""
         known = self.get(name)
         if known.live(self.now):
             raise PipelineRunning(f"{name} runs on {known.host[:100]}, as run {known.report.run}")
@@ -200,5 +200,5 @@ class Pipelines:
 
 
 def _overdue(known: Pipeline, now: float) -> bool:
-    """None that runs is: its lease is far shorter."""
+    """Whether it can be forgotten. A running pipeline never is, because its lease is far shorter."""
     return now - known.seen > PIPELINE_KEPT_SECONDS

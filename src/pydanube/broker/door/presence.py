@@ -1,4 +1,4 @@
-"""Who is connected, and how the broker is as a whole: for people who look. Decides nothing."""
+"""Who is connected, and the state of the broker as a whole, for display. Decides nothing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pydanube.storage.guard import Guard
 
 
 class Connection(NamedTuple):
-    """One that is open. Numbers ascend in the order of connecting."""
+    """An open connection. Numbers ascend in the order of connecting."""
 
     number: int
     address: str  # host:port of the peer
-    protocol: str | None  # native, grpc or http; None until it has said
-    client: str  # what it calls itself
+    protocol: str | None  # native, grpc or http; None until it is known
+    client: str  # the name that the client gives itself
     since: int  # microseconds since 1970
-    producers: int | None  # None where they do not belong to a connection
+    producers: int | None  # None if the protocol does not tie them to a connection
     consumers: int | None
 
 
@@ -36,28 +36,29 @@ class Member(NamedTuple):
     address: str
     consumers: list[int]  # its number in each of the partitions
     partitions: list[int]  # none if the topic has none
-    active: bool  # else it only waits to take over
+    active: bool  # otherwise it is a standby
     active_partitions: list[int]
     in_flight: int
 
 
 class Presence:
-    """Of one broker. Listeners enter how to list theirs."""
+    """The connections of one broker. Each listener registers a function that lists its own."""
 
     def __init__(self, started: int) -> None:
         self.started = started  # microseconds since 1970
         self.numbers = count(1)
         self.listed: list[Callable[[], Iterable[Connection]]] = []
-        self.guards: list[Guard] = []  # of all that goes on in the background
+        self.guards: list[Guard] = []  # of all background tasks
 
     def connections(self, after: int, limit: int) -> list[Connection]:
-        """The next behind that number."""
+        """The next connections after that number."""
         found = merge(*(each() for each in self.listed), key=lambda each: each.number)
         return list(islice(dropwhile(lambda each: each.number <= after, found), limit))
 
 
 def members_of(places: Sequence[OpenTopic], subscription: str) -> list[Member]:
-    """By the order in which they came to the first partition. Those of one name and address are one member."""
+    """The members, in the order in which they joined the first partition. Consumers with the same name and address are
+    one member."""
     found: dict[tuple[str, str], list[ConsumerHandle]] = {}
     for each in places:
         for consumer in each.consumers:
@@ -80,7 +81,7 @@ def _member(name: str, address: str, consumers: Sequence[ConsumerHandle]) -> Mem
 
 
 async def status_of(topics: OpenTopics, presence: Presence, room: Room, clock: Clock) -> dict[str, Any]:
-    """Sums over what is open. Counters are since topics were opened; who asks twice has rates."""
+    """Totals over the open topics. Counters start when a topic is opened; ask twice to get rates."""
     names = ("producers", "consumers", "subscriptions", "messages_in", "messages_out", "stored_bytes", "backlog")
     sums = dict.fromkeys(names, 0)
     opened = topics.opened()
@@ -95,7 +96,7 @@ async def status_of(topics: OpenTopics, presence: Presence, room: Room, clock: C
             sums["messages_out"] += host.outbound.messages
             sums["backlog"] += host.backlog
         if not number % METRIC_SLICE:
-            await asyncio.sleep(0)  # the others of the loop first
+            await asyncio.sleep(0)  # lets other tasks run
     limited = bool(room.reserve_bytes)
     return {
         "started": presence.started,

@@ -1,7 +1,7 @@
 """What one caller may ask of the broker: each verb of each face is a method here, or of one of the groups.
 
-Each asks whether the caller may, where it starts; opening a topic asks by itself. Producers and consumers are asked for
-when they are made.
+Each method first checks whether the caller may do it; opening a topic does so itself. For producers and consumers, this
+is checked when they are opened.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """Where a caller comes from; for people who look, and never a reason to allow anything."""
+    """Where a caller comes from. This is for display only, and never a reason to allow anything."""
 
     face: str  # native, grpc or http
     address: str = ""  # host:port of the peer
 
 
 class Session:
-    """Made by `Door.session`. It has nothing that would have to be closed."""
+    """Created by `Door.session`. It needs no closing."""
 
     __slots__ = ("_door", "origin", "principal")
 
@@ -59,7 +59,7 @@ class Session:
         return Session(self._door, self.principal, Origin(self.origin.face))
 
     def ask(self, action: Action, resource: Resource = BROKER) -> None:
-        """Raises `NotAllowed` unless the caller may; for what a face answers by itself."""
+        """Raises `NotAllowed` unless the caller may do this. Faces call it for what they answer themselves."""
         self._door.authorise(self.principal, action, resource)
 
     # -- groups --------------------------------------------------------------------------------------------------------
@@ -103,7 +103,8 @@ class Session:
         return self._door.topics.stopping
 
     def publishing_refused(self) -> bool:
-        """Because the disk is nearly full. The broker is ready all the same: those who acknowledge make room."""
+        """Whether publishing is refused because the disk is nearly full. The broker is ready even so, because acks free
+        room."""
         self.ask(Action.HEALTH)
         return self._door.room.short
 
@@ -119,7 +120,7 @@ class Session:
         return Attention(door.room.short, failing, await find_blocked(door.topics))
 
     def connections(self, after: int, limit: int) -> list[Connection]:
-        """The next that are open, behind that number."""
+        """The next open connections after that number."""
         self.ask(Action.CONNECTION_LIST)
         return self._door.presence.connections(after, limit)
 
@@ -144,9 +145,11 @@ class Session:
         create: bool = True,
         exclusive: bool = False,
     ) -> ProducerHandle:
-        """With a name, what it repeats is found; see `Topic.attach`. `ended` is called if the topic goes.
+        """Opens a producer. With a name, its batches are deduplicated; see `Topic.attach`. `ended` is called when the
+        topic is no longer served.
 
-        With `resume`, the mark of a handle that it had, only the very same topic will do. An exclusive one is alone.
+        With `resume`, the mark of an earlier handle, only the same topic is accepted, not a new one of that name. An
+        exclusive producer is the only one of its topic.
         """
         topics = self._door.topics
         version = topics.rights_version
@@ -159,7 +162,7 @@ class Session:
         session = None
         if name is not None and opened.topic.reliable:
             session = await opened.reliable.attach(name, fresh=fresh, temporary=temporary, renewal=renewal)
-            opened.check_producers(exclusive=exclusive)  # others may have been quicker
+            opened.check_producers(exclusive=exclusive)  # others may have attached meanwhile
         topics.ask_again(version, self.principal, Action.TOPIC_PUBLISH, opened.name)
         if session is not None:
             opened.reliable.sessions.hold(session)
@@ -190,12 +193,12 @@ class Session:
         timing: Timing = Timing.DELIVERED,
         takes_over: bool = False,
     ) -> ConsumerHandle:
-        """A consumer of the subscription, which is made if it is new and `subscribe` says so.
+        """Opens a consumer of the subscription, which is created if it does not exist and `subscribe` is set.
 
-        With `resume`, the mark of a handle that it had, only the very same subscription will do. With `pending`, a new
-        subscription of a topic that stores messages has the options that were set before it. With `takes_over`, a
-        consumer of its own name that is in the way goes: its connection may be half open, and only the caller knows
-        that nobody is at the other end.
+        With `resume`, the mark of an earlier handle, only the same subscription is accepted, not a new one of that
+        name. With `pending`, a new subscription of a reliable topic gets the options that were set in advance. With
+        `takes_over`, a consumer of the same name that is in the way is ended: its connection may be half open, and only
+        the caller knows that no one is at the other end.
         """
         door, action = self._door, Action.SUBSCRIPTION_CONSUME
         version = door.topics.rights_version
@@ -219,7 +222,7 @@ class Session:
             raise SubscriptionNotFound(f"{subscription!r} was deleted, and another subscription now has its name")
         if pending and is_new:
             await door.pending.forget(topic, subscription)
-        opened.check_consumers()  # others may have been quicker
+        opened.check_consumers()  # others may have joined meanwhile
         opened.check_subscription(host)
         door.topics.ask_again(version, self.principal, action, opened.name, subscription)
 
@@ -228,7 +231,7 @@ class Session:
 
         try:
             consumer = connected()
-        except ConsumerBusy:  # by now it is known that the caller may be here
+        except ConsumerBusy:  # the caller's rights have been checked by now
             if not takes_over or not self._take_over(opened, host, subscription, name):
                 raise
             consumer = connected()
@@ -246,9 +249,9 @@ class Session:
         return False
 
     async def find_subscription(self, topic: str, name: str, *, stored: bool = False) -> SubscriptionHandle | None:
-        """To acknowledge to it without being its consumer; None if the topic has none of that name.
+        """A handle to acknowledge messages without being a consumer; None if the subscription does not exist.
 
-        With `stored` the topic must be one that stores messages.
+        With `stored`, the topic must be one that stores messages.
         """
         topics, asked = self._door.topics, (self.principal, Action.SUBSCRIPTION_CONSUME)
         version = topics.rights_version
@@ -258,7 +261,7 @@ class Session:
         return None if host is None else SubscriptionHandle(topics, self.principal, opened, name, host)
 
     async def subscription(self, topic: str, name: str, *, stored: bool = False) -> SubscriptionHandle:
-        """The same; raises `SubscriptionNotFound` if the topic has none of that name."""
+        """Like `find_subscription`, but raises `SubscriptionNotFound` if the subscription does not exist."""
         found = await self.find_subscription(topic, name, stored=stored)
         if found is None:
             raise SubscriptionNotFound(f"{topic} has no subscription {name!r:.200}")
@@ -272,9 +275,9 @@ class Session:
         return opened.reliable
 
     async def read(self, topic: str, offset: int, bytes_max: int, *, resume: str | None = None) -> list[Batch]:
-        """Confirmed batches from the one that holds `offset` on; none if there is nothing there yet.
+        """Confirmed batches, beginning with the one that holds `offset`; none if there are none yet.
 
-        With `resume`, the id of the topic that it began with, only the very same will do.
+        With `resume`, the id of the topic where the reader began, only the same topic is accepted.
         """
         ledger = (await self._readable(topic, resume)).ledger
         offset = ledger.past_lost(max(offset, ledger.first))
@@ -284,16 +287,16 @@ class Session:
         batches = await ledger.read(offset, bytes_max)
         left = bytes_max - sum(batch.size for batch in batches)
         while batches and (following := ledger.find(batches[-1].last_offset + 1)) and following.size <= left:
-            batches.append(following)  # the cache gives one at a time
+            batches.append(following)  # the cache returns one at a time
             left -= following.size
         return batches
 
     async def wait_beyond(self, topic: str, offset: int, seconds: float) -> None:
-        """Until there is a message at `offset`, or so long."""
+        """Waits until there is a message at `offset`, for at most `seconds`."""
         await (await self._readable(topic)).wait_beyond(offset, seconds)
 
     async def bounds(self, topic: str) -> tuple[int, int]:
-        """The first offset there is, and the one after the last that may be seen."""
+        """The first offset that still exists, and the offset after the last visible one."""
         return (await self._readable(topic)).bounds
 
     async def offset_of_time(self, topic: str, time: int) -> int:

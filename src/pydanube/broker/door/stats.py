@@ -1,4 +1,4 @@
-"""Topics and subscriptions as they are now, in numbers: read from what is open, over all partitions."""
+"""Topics and subscriptions in numbers, as they are now, over all partitions; read from what is open."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class TopicStats:
     """A topic, or one partition of it, as it is now. Lists have one value for each partition, in order."""
 
     record: TopicRecord
-    firsts: list[int]  # the first offset that is there
-    ends: list[int]  # one after the last that may be seen
-    bytes: int  # about; of one copy
+    firsts: list[int]  # the first offset that still exists
+    ends: list[int]  # the offset after the last visible one
+    bytes: int  # of one copy, approximately
     producers: int
     consumers: int
     subscriptions: int
-    tiers: Usage  # what lies where
-    lost: list[LostRange]  # given up as damaged, of all partitions
-    damaged: list[tuple[int | None, int, int]]  # partition, first and last offset of what was found, and not given up
+    tiers: Usage  # how much is stored in which tier
+    lost: list[LostRange]  # damaged ranges of all partitions whose loss was accepted
+    damaged: list[tuple[int | None, int, int]]  # partition, first and last offset of damage that was not accepted yet
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
-    """A subscription as it is now. Lists have one value for each partition, in order; None where it is not."""
+    """A subscription as it is now. Lists have one value for each partition, in order; None where it does not exist."""
 
     name: str
     kind: SubscriptionKind
@@ -50,15 +50,15 @@ class SubscriptionStats:
     in_flight: int
     consumers: int
     paused: bool  # in some partition
-    counts: dict[str, int]  # messages done or passed over, by cause
-    blocked: list[int | None]  # where a message whose retries are exhausted stops others, or cannot be given up
-    unreadable: str | None = None  # why what comes next cannot be read, in some partition
+    counts: dict[str, int]  # messages done or skipped, by cause
+    blocked: list[int | None]  # the message that exhausted its retries and blocks others, or cannot be set aside
+    unreadable: str | None = None  # why the next messages of some partition cannot be read
     backlog_seconds: float | None = (
-        None  # age of the oldest message that is not done; None if not known in all partitions
+        None  # age of the oldest message that is not done; None unless it is known for all partitions
     )
-    delayed: int = 0  # messages that wait for their delivery times, as far as they were read
-    delayed_until: int | None = None  # the earliest of these, in microseconds since 1970
-    stopped: int = 0  # messages that nobody gets until somebody decides about one that failed too often
+    delayed: int = 0  # messages that wait for their delivery times, among those read so far
+    delayed_until: int | None = None  # the earliest of these times, in microseconds since 1970
+    stopped: int = 0  # messages that are held back until an operator decides about one that failed too often
 
 
 def topic_stats(places: Sequence[OpenTopic], tiers: StorageAdmin, now: int) -> TopicStats:
@@ -84,7 +84,7 @@ def topic_stats(places: Sequence[OpenTopic], tiers: StorageAdmin, now: int) -> T
 
 
 def usage_of(places: Sequence[OpenTopic], tiers: StorageAdmin, now: int) -> Usage:
-    """What a topic, or one partition, has in which tier."""
+    """How much a topic, or one partition, stores in each tier."""
     found = [(each, tiers.usage(each.reliable, now)) for each in places if each.topic.reliable]
     return found[0][1] if len(found) == 1 else total((str(each.name), usage) for each, usage in found)
 
@@ -96,14 +96,14 @@ def only(found: Sequence[Found], what: str) -> Found:
 
 
 def streams_of(places: Sequence[OpenTopic]) -> list[Stream]:
-    """The messages of those that store any."""
+    """The streams of the places that store messages."""
     return [each.reliable.ledger.stream for each in places if each.topic.reliable]
 
 
 def subscription_stats(
     name: str, places: Sequence[OpenTopic | None], now: int, damage: str | None = None
 ) -> SubscriptionStats:
-    """`damage` says why some place is None."""
+    """The statistics of one subscription. `damage` says why a place is None."""
     hosts = [None if each is None else each.topic.subscriptions.get(name) for each in places]
     there = [host for host in hosts if host is not None]
     if not there:
@@ -131,7 +131,7 @@ def subscription_stats(
 
 
 async def aged(stats: SubscriptionStats, places: Sequence[OpenTopic | None], ages: BacklogAges) -> SubscriptionStats:
-    """With the age of the oldest message of all partitions."""
+    """The same statistics, with the age of the oldest message of all partitions."""
     oldest = 0.0
     for topic in [each.topic for each in places if each is not None and each.topic.reliable]:
         if (host := topic.subscriptions.get(stats.name)) is None:

@@ -1,4 +1,4 @@
-"""The values and handles that pass through the door: all that a face knows of what is behind it."""
+"""The values and handles that pass through the door. Faces know nothing else of what is behind it."""
 
 from __future__ import annotations
 

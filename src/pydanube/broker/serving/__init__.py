@@ -1,1 +1,1 @@
-"""The topics that are open on this broker: who uses them, and what happens to them while they are served."""
+"""The topics that are open on this broker: their producers and consumers, and what is done to them meanwhile."""

@@ -1,4 +1,4 @@
-"""Dead letters on their way out: published by the broker itself, to topics that it makes for them."""
+"""Publishes dead letters, as the broker itself, to topics that it creates for them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pydanube.wire.batch import Batch
 
 
 async def publish_dead_letter(topics: OpenTopics, directory: Directory, room: Room, topic: str, message: Batch) -> None:
-    """To the topic of that name, made if need be; done when it is durable."""
+    """Publishes a dead letter to the topic of that name, which is created if needed; returns when it is durable."""
     record = await _made(topics, directory, topic)
     if record.partitions and record.name == parse_topic(topic):
         [key] = message.keys()
         topic = str(record.partition_of(key or b""))
     opened = await topics.open(SYSTEM, Action.TOPIC_PUBLISH, topic, reliable=True)
-    room.admit(message.size)  # it stays where it is meanwhile, and is tried again
+    room.admit(message.size)  # if the disk is nearly full, the message stays where it is and is tried again
     await opened.topic.publish(message).confirmed
 
 
 async def _made(topics: OpenTopics, directory: Directory, topic: str) -> TopicRecord:
-    """It is the broker's own doing, so it does not matter whether clients may make topics by using them."""
+    """The topic, created by the broker itself, whether or not clients may create topics by using them."""
     try:
         return await topics.lookup(SYSTEM, Action.TOPIC_PUBLISH, topic, reliable=True)
     except TopicNotFound:
@@ -33,5 +33,5 @@ async def _made(topics: OpenTopics, directory: Directory, topic: str) -> TopicRe
     topics.ask(SYSTEM, Action.TOPIC_CREATE, parsed)
     try:
         return await directory.create_topic(parsed, dead_letters=True)
-    except TopicExists:  # another letter was quicker
+    except TopicExists:  # another dead letter has just created it
         return await topics.lookup(SYSTEM, Action.TOPIC_PUBLISH, topic, reliable=True)

@@ -1,6 +1,6 @@
-"""Why a message is not delivered, or a consumer gets nothing, as people and programs are told.
+"""Explains to people and programs why a message is not delivered, or a consumer gets nothing.
 
-A core knows causes and its own time; here they become sentences with the time of day, and the commands that help.
+A core knows causes and its own time; here they become sentences with the time of day and the commands that help.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pydanube.ports.clock import Clock
 
 
 class Told(NamedTuple):
-    """Of one partition, or of a topic without any."""
+    """The explanation for one partition, or for a topic that is not partitioned."""
 
     partition: int | None
-    offset: int | None  # of the message that it is about
-    code: str | None  # the cause, for programs; None if there is nothing to do
-    until: int | None  # when it ends by itself, in microseconds since 1970
+    offset: int | None  # of the message in question
+    code: str | None  # the cause, for programs; None if there is nothing to deliver
+    until: int | None  # when the cause ends without action, in microseconds since 1970
     sentence: str
     backlog: int  # messages that are not done
     total: int  # messages since the subscription's start
@@ -47,7 +47,7 @@ async def explain(
     offset: int | None = None,
     consumer: int | None = None,
 ) -> list[Told]:
-    """About a message, a consumer, or, if neither is named, the first message of each partition that is not done."""
+    """Explains a message, a consumer, or, if neither is named, the first unfinished message of each partition."""
     if offset is not None and consumer is not None:
         raise RequestInvalid("give either an offset or a consumer to explain, not both")
     asked = (principal, Action.SUBSCRIPTION_DESCRIBE, topic)
@@ -85,7 +85,7 @@ async def _explain(
 
 
 async def _of_offset(topic: Topic, host: SubscriptionHost, offset: int) -> Explanation:
-    """If nobody has read the message yet, it is read: it may be damaged."""
+    """Reads the message if the subscription has not done so yet, because it may be damaged."""
     found, ledger = host.explain(offset), topic.ledger
     if found.cause not in (Why.ACKED, Why.BELOW_START, Why.NOT_PUBLISHED, Why.IN_FLIGHT, Why.UNREADABLE):
         try:
@@ -98,7 +98,7 @@ async def _of_offset(topic: Topic, host: SubscriptionHost, offset: int) -> Expla
 
 
 def _sentence(found: Explanation, until: str, topic: TopicName, host: SubscriptionHost) -> str:
-    """For people. Poison goes away only if somebody says so: how, and without the loss of any other message."""
+    """The sentence for people. A poison message needs a decision, so it names a command that loses no other message."""
     said, name = found.render(until), host.name
     alter = f"danube subscription alter {topic.whole} {quote(name)}"
     if found.cause is Why.POISON_STUCK:
@@ -107,14 +107,14 @@ def _sentence(found: Explanation, until: str, topic: TopicName, host: Subscripti
         return said
     target = dead_letter_topic(topic, name)
     aside = f"`{alter} --option failure.poison=dead_letter --option failure.dead_letter_topic={target}`"
-    if found.offset > host.floor:  # a skip up to it would give up others too
+    if found.offset > host.floor:  # skipping up to it would lose other messages too
         return f"{said} Set it aside with {aside}."
     skip = f"danube subscription skip {topic} {quote(name)} --before {found.offset + 1}"
     return f"{said} Skip it with `{skip}`, or set it aside with {aside}."
 
 
 def summary(told: list[Told]) -> str:
-    """All partitions in one text: those that are done are only counted."""
+    """All partitions in one text; those without a backlog are only counted."""
     if len(told) == 1:
         return told[0].sentence
     total, backlog = sum(each.total for each in told), sum(each.backlog for each in told)

@@ -1,6 +1,6 @@
-"""What a caller holds of an open topic: a producer, a consumer, or a subscription that it acknowledges to.
+"""Handles of an open topic that a caller holds: a producer, a consumer, or a subscription to send acks to.
 
-Rights are asked for when a handle is made, and again when what they rest on has changed: never for each call.
+Rights are checked when a handle is created, and again when rights have changed, but never for each call (§50).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from pydanube.broker.serving.open_topics import OpenTopics
 
 Ended = Callable[[DanubeError], None]
-NEVER_GIVEN = (Cause.NOT_PUBLISHED, Cause.BELOW_START, Cause.CURSOR_FULL)  # nobody can have got these
+NEVER_GIVEN = (Cause.NOT_PUBLISHED, Cause.BELOW_START, Cause.CURSOR_FULL)  # such messages were never delivered
 
 
 class ProducerHandle:
-    """One producer of one topic (partition)."""
+    """One producer of a topic or partition."""
 
     __slots__ = ("_ended", "_open", "_session", "_tell_ended", "_temporary", "_topics", "on_limit", "principal")
 
@@ -48,11 +48,11 @@ class ProducerHandle:
         temporary: bool,
     ) -> None:
         self.principal = principal
-        self.on_limit: Callable[[int | None], None] | None = None  # called when the topic takes other message sizes
+        self.on_limit: Callable[[int | None], None] | None = None  # called when the limit on message sizes changes
         self._topics = topics
         self._open = open
-        self._session = session  # None without a name: what it sends is not deduplicated
-        self._temporary = temporary  # without a name of its own
+        self._session = session  # None without a name, in which case batches are not deduplicated
+        self._temporary = temporary  # its name was made up for it
         self._tell_ended = ended
         self._ended: DanubeError | None = None  # why
 
@@ -64,7 +64,7 @@ class ProducerHandle:
 
     @property
     def session(self) -> Session:
-        """Its number, epoch and next sequence; all 0 without a name."""
+        """Its producer number, epoch and next sequence; all 0 without a name."""
         return self._session or Session(0, 0, 0)
 
     @property
@@ -73,7 +73,7 @@ class ProducerHandle:
 
     @property
     def receipt(self) -> str:
-        """What is true of a confirmed publish."""
+        """The durability that a confirmed publish has reached."""
         return self._open.topic.receipt
 
     @property
@@ -82,13 +82,13 @@ class ProducerHandle:
 
     @property
     def mark(self) -> str:
-        """Whoever comes back with it finds the very same topic, or an error."""
+        """Identifies the topic, so that a client that comes back with it gets the same topic or an error."""
         return self._open.mark()
 
     # -- its user ------------------------------------------------------------------------------------------------------
 
     def publish(self, batch: Batch) -> Receipt:
-        """The receipt's future is done when the batch is as safe as the topic promises."""
+        """Publishes; the receipt's future is done when the batch is as durable as the topic promises."""
         if self._ended is not None:
             raise type(self._ended)(*self._ended.args)
         self._topics.check_serving()
@@ -100,7 +100,7 @@ class ProducerHandle:
             raise
 
     def close(self, *, lost: bool) -> None:
-        """Its user has closed it, or its connection is lost and it may come back."""
+        """The client has closed it, or, if `lost`, has lost its connection and may come back."""
         self._open.producers.pop(self, None)
         if self._open.exclusive is self:
             self._open.exclusive = None
@@ -119,12 +119,12 @@ class ProducerHandle:
             self.on_limit(message_bytes_max)
 
     def ended(self, why: DanubeError) -> None:
-        """The topic is no longer there for it."""
+        """Called when the topic is no longer served."""
         self._ended = why
         self._tell_ended(why)
 
     def reconsider(self) -> None:
-        """Ends it if its user may no longer publish. What was accepted before stays accepted."""
+        """Ends it if its caller may no longer publish. What was accepted before stays accepted."""
         try:
             self._topics.ask(self.principal, Action.TOPIC_PUBLISH, self._open.name)
         except NotAllowed as error:
@@ -133,7 +133,7 @@ class ProducerHandle:
 
 
 class AckVerdict(Enum):
-    """What an ack of one message means."""
+    """The meaning of an ack for one message."""
 
     VOID = "no consumer can have been given the message"
     LATE = "it is acknowledged already, or was given before a seek"
@@ -141,7 +141,7 @@ class AckVerdict(Enum):
 
 
 class SubscriptionHandle:
-    """One subscription of one topic (partition), for whoever acknowledges without being its consumer."""
+    """One subscription of a topic or partition, for callers that acknowledge without being its consumer."""
 
     __slots__ = ("_host", "_kept", "_name", "_open", "_topics", "_valid", "principal")
 
@@ -151,12 +151,12 @@ class SubscriptionHandle:
         self._open = open
         self._name = name
         self._host = host
-        self._kept = host.as_reliable() if host.reliable else None  # None where nothing is stored
+        self._kept = host.as_reliable() if host.reliable else None  # None if the topic is best effort
         self._valid = topics.rights_version
 
     @property
     def served(self) -> bool:
-        """Else it has ended, or rights have changed: another handle is needed."""
+        """Whether it can still be used. If not, it has ended or rights have changed, and a new handle is needed."""
         open, topics = self._open, self._topics
         return (
             open.ended is None
@@ -166,7 +166,7 @@ class SubscriptionHandle:
 
     @property
     def subscription(self) -> object:
-        """The same for all handles of the subscription while it is served; only to remember something by."""
+        """Identifies the subscription, as long as it is served, for use as a key."""
         return self._host
 
     @property
@@ -192,18 +192,19 @@ class SubscriptionHandle:
 
     @property
     def mark(self) -> str:
-        """Whoever comes back with it finds the very same subscription, or an error."""
+        """Identifies the subscription, so that a client that comes back with it gets the same one or an error."""
         return self._open.mark(self._host)
 
     def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
-        """Done when it is durable. What was delivered before a seek is answered so too, and ignored (§14)."""
+        """Done when it is durable. An ack of a delivery from before a seek succeeds and changes nothing (§14)."""
         return self._host.ack(generation, ranges)
 
     def judge_ack(self, offset: int, handed_out: Mapping[object, tuple[int, int]]) -> AckVerdict:
-        """What an ack of one message means that names no generation, because the caller's protocol knows none (§14).
+        """The meaning of an ack without a generation, which the caller's protocol does not have (§14).
 
-        `handed_out` has, by `subscription`, the last generation in which the caller handed out messages, and the end of
-        these. Of a subscription that was never sought, any message may have been handed out, before a restart too.
+        `handed_out` has, by `subscription`, the last generation in which the caller handed out messages, and the offset
+        after the last of them. If the subscription was never sought, every message may have been handed out, even
+        before a restart.
         """
         kept = self._kept
         if kept is None:
@@ -219,7 +220,7 @@ class SubscriptionHandle:
         return AckVerdict.COUNTS if not now or (now == generation and offset < end) else AckVerdict.LATE
 
     def nack_offset(self, offset: int, delay: int, reason: str) -> None:
-        """It failed, whichever consumer has it; nothing happens if none has. `delay` is in microseconds."""
+        """Marks a message as failed, whichever consumer has it; ignored if none has. `delay` is in microseconds."""
         if self._kept is None:
             return
         found = self._kept.explain(offset)
@@ -228,7 +229,7 @@ class SubscriptionHandle:
 
 
 class ConsumerHandle(SubscriptionHandle):
-    """One consumer of one subscription of one topic (partition)."""
+    """One consumer of a subscription of a topic or partition."""
 
     __slots__ = ("_consumer", "_ended", "address", "face")
 
@@ -245,7 +246,7 @@ class ConsumerHandle(SubscriptionHandle):
     ) -> None:
         super().__init__(topics, principal, open, name, host)
         self.face = face
-        self.address = address  # host:port of whoever opened it
+        self.address = address  # host:port of the client that opened it
         self._consumer = consumer
         self._ended: DanubeError | None = None  # why
 
@@ -265,7 +266,7 @@ class ConsumerHandle(SubscriptionHandle):
 
     @property
     def says_taken(self) -> bool:
-        """It says what its program has taken."""
+        """Whether its client reports which messages its program has taken."""
         return self._consumer.timing is Timing.TAKEN
 
     @property
@@ -280,11 +281,11 @@ class ConsumerHandle(SubscriptionHandle):
 
     @property
     def active(self) -> bool:
-        """Else it only waits to take over."""
+        """Whether it is the active consumer; otherwise it is a standby."""
         return self._host.is_active(self.id)
 
     def is_in_flight(self, offset: int) -> bool:
-        """Whether a consumer has it, of a topic that stores messages."""
+        """Whether a consumer has the message in flight; always false on a best-effort topic."""
         return self._kept is None or self._kept.explain(offset).cause is Cause.IN_FLIGHT
 
     def producer_names(self) -> Callable[[int], str]:
@@ -301,19 +302,19 @@ class ConsumerHandle(SubscriptionHandle):
         return self._host.withdraw(self._consumer.id)
 
     def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
-        """Done when it is durable. What was delivered before a seek is answered so too, and ignored (§14)."""
+        """Done when it is durable. An ack of a delivery from before a seek succeeds and changes nothing (§14)."""
         if self._ended is not None:
             raise type(self._ended)(*self._ended.args)
         return self._host.ack(generation, ranges)
 
     def ack_through(self, generation: int, offset: int) -> Future[None]:
-        """Everything up to the offset, where messages are delivered in order."""
+        """Acknowledges everything up to the offset, for subscriptions that deliver in order."""
         if self._ended is not None:
             raise type(self._ended)(*self._ended.args)
         return self._host.ack_through(generation, offset)
 
     def nack(self, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = "") -> None:
-        """These failed; `delay` is in microseconds."""
+        """Marks messages as failed; `delay` is in microseconds."""
         if self._ended is None:
             self._host.nack(self._consumer.id, generation, ranges, delay, reason)
 
@@ -326,11 +327,11 @@ class ConsumerHandle(SubscriptionHandle):
         self._host.give_back(self._consumer.id, first, last)
 
     def on_timeout(self, changed: Callable[[int | None], None]) -> None:
-        """To be called when the ack timeout, in microseconds, may have changed."""
+        """Registers a function to call when the ack timeout, in microseconds, may have changed."""
         self._consumer.tell_timeout = changed
 
     async def seek(self, *, offset: int | None = None, time: int | None = None) -> int:
-        """To an offset or a time, for all consumers of the subscription; returns the new generation."""
+        """Seeks to an offset or a time, for all consumers of the subscription; returns the new generation."""
         self._topics.ask(self.principal, Action.SUBSCRIPTION_SEEK, self._open.name, self._name)
         topic, host = self._open.reliable, self._host.as_reliable()
         if (offset is None) == (time is None):
@@ -339,7 +340,7 @@ class ConsumerHandle(SubscriptionHandle):
         return host.generation
 
     def pause(self) -> None:
-        """Nothing is delivered to any consumer of the subscription until one resumes it, or this one leaves."""
+        """Stops delivery to all consumers of the subscription until one of them resumes it, or this one leaves."""
         self._pausable().pause(self._consumer.id)
 
     def resume(self) -> None:
@@ -356,13 +357,13 @@ class ConsumerHandle(SubscriptionHandle):
     # -- the door ------------------------------------------------------------------------------------------------------
 
     def end(self, why: DanubeError, *, crashed: bool) -> None:
-        """Takes it out of its subscription, and tells its user why."""
+        """Removes it from its subscription, and tells its client why."""
         self._ended = why
         self.close(crashed=crashed)
         self._consumer.sink.closed(why)
 
     def reconsider(self) -> None:
-        """Ends it if its user may no longer consume: nothing more is delivered, and no ack counts."""
+        """Ends it if its caller may no longer consume: nothing more is delivered, and no ack counts."""
         try:
             self._topics.ask(self.principal, Action.SUBSCRIPTION_CONSUME, self._open.name, self._name)
         except NotAllowed as error:

@@ -1,7 +1,7 @@
-"""Housekeeping: every second or so each open topic gets what time brings about in it.
+"""Housekeeping: about once a second, does what has become due in each open topic.
 
-Topics get their turns a few at a time, and one that takes long is waited for apart: object storage that does not answer
-for one topic must not keep the others waiting. A topic never has two turns at once.
+A few topics get their turns at a time. A slow one is waited for separately, because object storage that does not answer
+for one topic must not hold up the others. A topic never has two turns at once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from pydanube.storage.guard import Guard
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
-ROLL_BYTES_WHEN_SHORT = 64 * KIB  # of room on the disk: an open ledger with as much that nobody needs ends, to go
-QUIET_TURNS = 10  # after which a topic is looked at although nothing happens in it by itself
+ROLL_BYTES_WHEN_SHORT = 64 * KIB  # if the disk is nearly full, an open ledger this large is sealed if half is unneeded
+QUIET_TURNS = 10  # a topic without activity gets only every tenth turn
 
 
 class Housekeeping:
@@ -52,24 +52,24 @@ class Housekeeping:
         self._room = room
         self._intake = intake
         self._clock = clock
-        self._find_leftovers: Callable[[], Awaitable[None]] | None = find_leftovers  # until it has
+        self._find_leftovers: Callable[[], Awaitable[None]] | None = find_leftovers  # None once it has succeeded
         self.guard = Guard("housekeeping")
         self._loop = asyncio.get_running_loop()
-        self._moved = asyncio.Event()  # set when the clock is moved by hand
+        self._moved = asyncio.Event()  # set when a test moves the clock
         self._waiting: dict[OpenTopic, None] = {}  # for a turn
         self._takers: dict[Task[None], None] = {}
         self._under_way: dict[OpenTopic, Task[None]] = {}
-        self._again: dict[OpenTopic, None] = {}  # of these, those that became due once more meanwhile
-        self._slow: dict[OpenTopic, None] = {}  # their last turn took long, or still does: the next is apart at once
+        self._again: dict[OpenTopic, None] = {}  # those of them that have become due again
+        self._slow: dict[OpenTopic, None] = {}  # their last turn was slow or still runs, so they run separately
         self._running = self._loop.create_task(self._run())
 
     def time_moved(self) -> None:
-        """The clock was moved by hand: what is due by now happens now."""
+        """Called when a test has moved the clock: does everything that has become due."""
         self._moved.set()
 
     @property
     def slow(self) -> int:
-        """Topics that are waited for apart."""
+        """How many topics are waited for separately."""
         return sum(opened in self._slow for opened in self._under_way)
 
     async def close(self) -> None:
@@ -89,12 +89,12 @@ class Housekeeping:
                 await self._moved.wait()
         moved = self._moved.is_set()
         self._moved.clear()
-        self._clock.trusted()  # a jump is noticed soon, whatever topics are open
+        self._clock.trusted()  # notices a jump of the clock soon, even if no topic asks for the time
         self._intake.turn()
         self._line_up(moved, rounds)
 
     async def _sweep(self) -> None:
-        """What deleted topics have left, also before this start, begins to go; nobody waits for it here."""
+        """Starts to remove what deleted topics have left, also before this start of the broker, without waiting."""
         if self._find_leftovers is not None:
             try:
                 await self._find_leftovers()
@@ -104,7 +104,7 @@ class Housekeeping:
         self._leftovers.begin()
 
     def _line_up(self, moved: bool, rounds: int) -> None:
-        """Those that are due wait for a turn, unless they do already, or have one."""
+        """Queues the topics that are due, unless they are already queued or have a turn."""
         self._slow = {each: None for each in self._slow if each.ended is None or each in self._under_way}
         everybody = moved or self._room.short
         for number, opened in enumerate(self._topics.opened()):
@@ -129,14 +129,14 @@ class Housekeeping:
             del self._waiting[opened]
             known = opened in self._slow
             if known and self.slow >= HOUSEKEEPING_SLOW_TURNS_MAX:
-                continue  # it gets its turn when one of those that are slow has had its own
+                continue  # it gets a turn when another slow topic has finished its own
             turn = self._under_way[opened] = self._loop.create_task(self._keep(opened))
             turn.add_done_callback(partial(self._had_turn, opened))
             if not known:
                 await self._patience(opened, turn)
 
     async def _patience(self, opened: OpenTopic, turn: Task[None]) -> None:
-        """Until it has had its turn, or is waited for apart."""
+        """Waits until the turn is over, or the topic counts as slow and is waited for separately."""
         while not turn.done():
             await asyncio.wait([turn], timeout=HOUSEKEEPING_TURN_SECONDS)
             if not turn.done() and self.slow < HOUSEKEEPING_SLOW_TURNS_MAX:
@@ -159,7 +159,7 @@ class Housekeeping:
                 topic.roll_unneeded(ROLL_BYTES_WHEN_SHORT)
             if opened.ended is None:
                 opened.settle_usage()
-        except Exception as error:  # one topic's trouble is not the others'
+        except Exception as error:  # the failure of one topic must not affect the others
             log.error("%s: %s", opened.name, error, exc_info=not isinstance(error, DanubeError))
         if self._loop.time() - began < HOUSEKEEPING_TURN_SECONDS:
             self._slow.pop(opened, None)

@@ -1,9 +1,9 @@
-"""What deleted topics leave in storage, until all of it is gone: removed at once, and what could not be, again later.
+"""What deleted topics leave in storage. It is removed at once; what cannot be removed is tried again later.
 
-Object storage may take its time, or hang: nobody waits for it longer than a moment.
+Object storage may be slow or hang, so it is waited for only briefly.
 
-A topic's record goes first, so a stream whose topic has none is left over, whenever that is found out: also after a
-crash in the middle of a deletion.
+The topic's record is deleted first. A stream whose topic has no record is therefore a leftover, even if it is found
+only after a crash in the middle of a deletion.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pydanube.storage.stream.removal import remove_stream
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 2.0
-OPENING_SECONDS = 1.0  # for a topic that was being opened when it was deleted
+OPENING_SECONDS = 1.0  # how long to wait for a topic that was being opened when it was deleted
 
 
 class Leftovers:
-    """Owned by the broker's loop. Never touches a stream whose topic is there."""
+    """Owned by the broker's loop. Never touches a stream whose topic exists."""
 
     def __init__(self, around: TopicDependencies, tiering: Tiering | None) -> None:
         self._around = around
@@ -42,22 +42,22 @@ class Leftovers:
         return len(self._streams)
 
     def add(self, record: TopicRecord) -> None:
-        """Everything of a topic that was deleted, and that nobody has open."""
+        """Adds all streams of a topic that was deleted and is not open."""
         for place in record.partition_names() if record.reliable else ():
             stream = record.stream(place.partition)
             self._streams |= {stream: None, state_stream(stream): None}
 
     async def find(self, directory: Directory) -> None:
-        """What a deletion that was cut short has left."""
+        """Finds what an interrupted deletion has left."""
         streams = await self._around.catalog.streams()
-        topics = directory.ids()  # read after the streams: a topic's record is there before its first stream
+        topics = directory.ids()  # read after the streams, because a topic's record exists before its first stream
         for stream in streams:
             topic = topic_of_stream(stream)
             if topic is not None and topic not in topics:
                 self._streams[stream] = None
 
     async def sweep(self) -> None:
-        """Begins to remove all that is not being removed, and waits a moment for it."""
+        """Starts to remove everything that is not being removed yet, and waits for it briefly."""
         self.begin()
         if self._removing:
             await asyncio.wait(list(self._removing.values()), timeout=PATIENCE_SECONDS)
@@ -81,7 +81,7 @@ class Leftovers:
         around = self._around
         cold = None if around.tier is None else around.tier.reader
         if self._tiering is not None:
-            await self._tiering.finished(stream)  # else it could make an object after the last was deleted
+            await self._tiering.finished(stream)  # otherwise it could create an object after the last was deleted
         async with self._turns:
             try:
                 await remove_stream(stream, around.catalog, around.nodes, around.randomness, cold)
@@ -92,7 +92,7 @@ class Leftovers:
 
 
 async def cut_off(opening: Sequence[Task[Any]]) -> None:
-    """Ends the openings of a deleted topic: each finds it gone by itself, unless it waits for a disk or a node."""
+    """Ends attempts to open a deleted topic: each notices the deletion itself, unless it waits for a disk or a node."""
     _, hanging = await asyncio.wait(opening, timeout=OPENING_SECONDS)
     for each in hanging:
         each.cancel()

@@ -1,4 +1,4 @@
-"""Namespaces and topics made, changed and deleted: decided in the directory, then carried out on what is open here."""
+"""Creates, changes and deletes namespaces and topics: first in the directory, then in what is open here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pydanube.broker.work.errands import Errands
 
 
 class Lifecycle:
-    """Owned by the broker's loop. What was begun goes on, whether or not the caller waits."""
+    """Owned by the broker's loop. A change that has begun is completed even if the caller stops waiting."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Lifecycle:
         self._topics.uncount_namespace(name)
 
     async def change_namespace(self, principal: Principal, name: str, changes: Mapping[str, Any]) -> Policies:
-        """What holds in it afterwards."""
+        """Changes policies; returns those in force afterwards."""
         self._authorise(principal, Action.NAMESPACE_ALTER, namespace_resource(name))
         self._topics.check_serving()
         policies = await self._errands.run(self._change_namespace(name, changes))
@@ -94,7 +94,7 @@ class Lifecycle:
     async def alter_topic(
         self, principal: Principal, name: str, *, partitions: int | None, policies: Mapping[str, Any]
     ) -> TopicRecord:
-        """More partitions, other policies; what is open follows at once."""
+        """Adds partitions or changes policies; open topics follow at once."""
         whole = parse_whole(name)
         self._topics.ask(principal, Action.TOPIC_ALTER, whole)
         before, work = self._directory.get(whole), partial(self._alter, whole, partitions=partitions, policies=policies)
@@ -105,7 +105,7 @@ class Lifecycle:
     async def _alter(self, whole: TopicName, **changes: Any) -> TopicRecord:
         try:
             return await self._directory.alter_topic(whole, **changes)
-        finally:  # an error does not mean that nothing was changed, and somebody else may have been quicker
+        finally:  # even after an error something may have changed, or another client may have changed it
             self._topics.follow_topic(whole)
 
     async def delete_topic(self, principal: Principal, name: str, *, dry_run: bool = False) -> None:
@@ -119,7 +119,7 @@ class Lifecycle:
             await self._errands.run(self._delete(record))
 
     async def _delete(self, record: TopicRecord) -> None:
-        """The record goes first, so that nobody opens it again; then whoever uses it hears; then what is stored."""
+        """Deletes the record first, so that no one opens the topic again; then ends its users and removes its data."""
         gone = await self._pending.dropped_with(record.name)
         record = await self._directory.delete_topic(record.name, [*gone, (change_of(record.id, "", {})[0], None)])
         await self._topics.end(record)

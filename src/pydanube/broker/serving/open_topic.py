@@ -1,6 +1,6 @@
 """A topic or partition that is served here, with its producers and consumers.
 
-What the topic allows is enforced here, so that no face and no verb can forget it.
+Its limits are enforced here, so that no face and no verb can forget them.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ Start: TypeAlias = str | int | Mapping[str, int]  # earliest, latest, an offset,
 
 @dataclass(eq=False, slots=True)
 class OpenTopic:
-    """Made by `OpenTopics`, which asks whether the caller may open it."""
+    """Created by `OpenTopics`, which checks whether the caller may open it."""
 
     name: TopicName
     record: TopicRecord
     topic: ServedTopic
     policies: Policies
     room: Room = field(default_factory=Room)  # of the broker
-    usage: Usage | None = None  # of its namespace, where that has a limit
-    pace: Pace | None = None  # of its publishers, where that has a limit
-    subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that none slips past the limit
-    redriving: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that no letter goes twice
+    usage: Usage | None = None  # of its namespace, if that has a limit
+    pace: Pace | None = None  # of its publishers, if they have a limit
+    subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one at a time, so that none exceeds the limit
+    redriving: asyncio.Lock = field(default_factory=asyncio.Lock)  # one at a time, so that no letter goes out twice
     producers: dict[ProducerHandle, None] = field(default_factory=dict)
     consumers: dict[ConsumerHandle, None] = field(default_factory=dict)
     exclusive: ProducerHandle | None = None  # the producer that has it for itself
     ended: DanubeError | None = None  # why it is no longer served
-    changing: bool = False  # opened for a change of all partitions, which has to be made before anybody else uses it
+    changing: bool = False  # opened for a change of all partitions, which must be finished before clients use it
 
     def follow(self, record: TopicRecord, policies: Policies, usage: Usage | None, clock: Clock) -> None:
-        """What was decided about it holds from now on; what exists stays."""
+        """Applies a new record and new policies; existing producers, consumers and subscriptions stay."""
         before, self.record, self.policies, self.usage = self.policies, record, policies, usage
         if before.message_bytes_max != policies.message_bytes_max:
             for producer in self.producers:
@@ -83,7 +83,7 @@ class OpenTopic:
         return self.topic.as_reliable()
 
     async def offset_at(self, start: Start) -> str | int:
-        """The offset that a time means. The topic itself knows what `earliest` and `latest` are."""
+        """Turns a time into an offset. The topic itself resolves `earliest` and `latest`."""
         if not isinstance(start, Mapping):
             return start
         time = start.get("time")
@@ -100,7 +100,7 @@ class OpenTopic:
         *,
         create: bool = True,
     ) -> ServedSubscription:
-        """The subscription of that name; where it is new, and may be made, with these options."""
+        """The subscription of that name. With `create`, a new one is created with these options."""
         options = self.options_for(subscription, kind, options)
         offset = await self.offset_at(start)
         async with self.subscribing:
@@ -108,7 +108,8 @@ class OpenTopic:
             return await self.topic.subscribe(subscription, kind, start=offset, options=options, create=create)
 
     def settle_usage(self) -> None:
-        """What was trimmed or failed counts no more; where space is short, what nobody needs is sealed to go."""
+        """Updates the bytes that it stores. If half of the namespace's limit is used, unneeded data is sealed so that
+        it can be deleted."""
         usage, limit, topic = self.usage, self.policies.namespace_bytes_max, self.topic
         if usage is None or limit is None or not topic.reliable:
             return
@@ -117,21 +118,21 @@ class OpenTopic:
             topic.as_reliable().roll_unneeded(limit // 16)
 
     def let_go(self) -> None:
-        """Answers that were held back for the rate come now."""
+        """Releases answers that were held back because of the publish rate."""
         if self.pace is not None:
             self.pace.release()
 
     def mark(self, host: ServedSubscription | None = None) -> str:
-        """Of the topic, or a subscription of it: whoever comes back with it finds the very same, or an error."""
+        """Identifies the topic or a subscription, so that a client that comes back gets the same one or an error."""
         return str(self.record.id) if host is None or host.id is None else f"{self.record.id}.{host.id}"
 
     def check_mark(self, mark: str | None) -> None:
-        """That of somebody who was here before, if there is one, is of this topic."""
+        """Raises if a client came back with the mark of an earlier topic of this name."""
         if mark is not None and mark.partition(".")[0] != str(self.record.id):
             raise TopicNotFound(f"{self.name} was deleted, and another topic now has its name")
 
     async def end(self, why: DanubeError, *, seal: bool = True) -> None:
-        """It is no longer served: whoever uses it is told, then it is closed."""
+        """Stops serving it: tells its producers and consumers, then closes it."""
         self.ended = why
         self.let_go()
         producers, self.producers, self.exclusive = self.producers, {}, None
@@ -141,7 +142,7 @@ class OpenTopic:
         await self.topic.close(why, seal=seal)
 
     def forget(self, host: ServedSubscription) -> None:
-        """The subscription has ended, and with it its consumers."""
+        """Removes the consumers of a subscription that has ended."""
         self.consumers = {each: None for each in self.consumers if each.subscription is not host}
 
     def _check_served(self) -> None:
@@ -177,7 +178,7 @@ class OpenTopic:
     def options_for(
         self, subscription: str, kind: SubscriptionKind, options: SubscriptionOptions | None
     ) -> SubscriptionOptions | None:
-        """What a new subscription is made with, if it is asked for with these."""
+        """The options of a new subscription that was requested with these options."""
         if self.topic.reliable and not self.record.dead_letters:
             options = (options or SubscriptionOptions()).resolved(kind, self.name, subscription)
         if options is not None:
@@ -190,7 +191,7 @@ class OpenTopic:
             raise SubscriptionOptionInvalid(f"{self.name} cannot be its own dead-letter topic")
 
     def publish(self, batch: Batch, producer_epoch: int) -> Receipt:
-        """To the topic, if the policies allow it, and answered when they do."""
+        """Publishes to the topic if the policies allow it; the answer waits until the publish rate allows it."""
         self.check_messages(batch)
         self.admit(batch.size)
         receipt = self.topic.publish(batch, producer_epoch)
@@ -203,13 +204,13 @@ class OpenTopic:
         return receipt
 
     def check_messages(self, batch: Batch) -> None:
-        """Raises if one of them is larger than the topic takes."""
+        """Raises if a message is larger than the topic accepts."""
         limit = self.policies.message_bytes_max
         if limit is not None and not batch.payloads_within(limit):
             raise MessageTooLarge(f"{self.name} accepts messages of at most {limit} bytes")
 
     def admit(self, bytes: int) -> None:
-        """Raises if nothing may be published now, or not as much: the policies or the room do not allow it."""
+        """Raises if the policies or the room on the disk do not allow this many bytes to be published now."""
         limit, usage, reliable = self.policies.namespace_bytes_max, self.usage, self.topic.reliable
         if limit is not None and usage is not None and usage.bytes >= limit and reliable:
             raise QuotaReached(f"namespace {self.name.namespace} stores {usage.bytes} bytes; its limit is {limit}")
@@ -220,7 +221,7 @@ class OpenTopic:
             self.room.admit(bytes)
 
     def charge(self, batch: Batch) -> None:
-        """It was appended by somebody who is not held to the rate batch by batch: what comes next is."""
+        """Counts a batch that was appended without being held to the publish rate; later publishes pay for it."""
         self._count(batch)
         if self.pace is not None:
             self.pace.charge(batch.count, batch.size)

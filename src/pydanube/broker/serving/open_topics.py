@@ -1,7 +1,7 @@
-"""The topics that this broker serves now. Each is opened when it is first used, and only after the caller was asked
-about: whoever opens one says who it is for and what for.
+"""The topics that this broker serves now. Each is opened when it is first used, and only after the caller's rights were
+checked, so whoever opens one names the principal and the action.
 
-It also keeps count of what the topics of a namespace store, where that has a limit.
+It also counts the bytes that the topics of a namespace store, if the namespace has a limit.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.together import together
 
 log = logging.getLogger(__name__)
-TOPICS_CLOSING = 250  # at once, when the broker stops: their records become durable together
-SEALING_SECONDS = 1.0  # of a stop; a topic that is not sealed by then is recovered when it is next opened
-Watcher = Callable[[TopicName, int, Topic], None]  # its name and its number
+TOPICS_CLOSING = 250  # at a time, when the broker stops: their records become durable together
+SEALING_SECONDS = 1.0  # when the broker stops; a topic that is not sealed by then is recovered when it is next opened
+Watcher = Callable[[TopicName, int, Topic], None]  # gets the topic's name, its id and the topic
 
 
 class Interrupted(Protocol):
-    """Changes of all partitions of a topic that were begun, and have to be finished before it is served."""
+    """Interrupted changes of all partitions of a topic, which must be finished before it is served."""
 
     def unfinished(self, topic: int) -> bool: ...
 
@@ -58,9 +58,9 @@ class OpenTopics:
     ) -> None:
         self.auto_create = auto_create
         self.interrupted: Interrupted | None = None
-        self.watchers: list[Watcher] = []  # called with each topic that stores messages, before anybody else has it
+        self.watchers: list[Watcher] = []  # called with each topic that stores messages, before any client uses it
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
-        self.rights_version = 0  # of what rights rest on: a handle of an older one has to be asked for again
+        self.rights_version = 0  # rises when rights change: handles of an older version must be checked again
         self._directory = directory
         self._around = around
         self._room = room
@@ -86,12 +86,12 @@ class OpenTopics:
     def ask_again(
         self, version: int, principal: Principal, action: Action, name: TopicName, subscription: str | None = None
     ) -> None:
-        """The same, if what rights rest on has changed since that version: before a handle is made of the answer."""
+        """Like `ask`, but only if rights have changed since that version. Called just before a handle is created."""
         if version != self.rights_version:
             self.ask(principal, action, name, subscription)
 
     def reconsider(self) -> None:
-        """What rights rest on has changed: whoever may no longer be here is sent away."""
+        """Called when rights have changed: ends producers and consumers that are no longer allowed."""
         self.rights_version += 1
         for each in self.opened():
             for producer in list(each.producers):
@@ -111,7 +111,7 @@ class OpenTopics:
         create: bool = False,
         reliable: bool | None = None,
     ) -> TopicRecord:
-        """The topic of that name, made if it may be. `subscription` is what the action is about, if it is one."""
+        """The topic's record, created if allowed. `subscription` names the one that the action is about, if any."""
         parsed = parse_topic(name)
         self.ask(principal, action, parsed, subscription)
         return await self._record(principal, parsed, create=create, reliable=reliable)
@@ -126,7 +126,7 @@ class OpenTopics:
             self.ask(principal, Action.TOPIC_CREATE, name)
             try:
                 record = await self._directory.create_topic(name, reliable=reliable is not False)
-            except TopicExists:  # somebody else was quicker
+            except TopicExists:  # another client created it first
                 record = self._directory.get(name)
         if reliable is not None and record.reliable is not reliable:
             kinds = {True: "reliable", False: "not reliable"}
@@ -144,9 +144,9 @@ class OpenTopics:
         reliable: bool | None = None,
         changing: bool = False,
     ) -> OpenTopic:
-        """The topic or partition, served here from now on; whole, unless it is `changing` that asks for it.
+        """Opens the topic or partition, and finishes interrupted changes first, unless `changing` is set.
 
-        `subscription` is what the action is about, if it is one.
+        `subscription` names the one that the action is about, if any.
         """
         parsed = parse_topic(name)
         self.ask(principal, action, parsed, subscription)
@@ -155,7 +155,7 @@ class OpenTopics:
     async def places(
         self, principal: Principal, action: Action, name: str, *, subscription: str | None = None
     ) -> list[OpenTopic]:
-        """The partition that is named, or all of the topic."""
+        """Opens the named partition, or all partitions of the topic."""
         return await together(
             lambda place: self._serve(principal, place), await self._names(principal, action, name, subscription)
         )
@@ -163,7 +163,8 @@ class OpenTopics:
     async def sound_places(
         self, principal: Principal, action: Action, name: str, *, subscription: str | None = None
     ) -> tuple[list[OpenTopic | None], str | None]:
-        """The same, with None for partitions whose state is damaged, and why the first of them is, if some is sound."""
+        """Like `places`, with None for partitions whose state is damaged, and the reason of the first of them. Raises
+        if all of them are damaged."""
         damage: list[OffsetsDamaged] = []
 
         async def served(place: TopicName) -> OpenTopic | None:
@@ -196,7 +197,7 @@ class OpenTopics:
         changing: bool = False,
     ) -> OpenTopic:
         interrupted = self.interrupted
-        while True:  # in each wait others may have opened, changed or deleted it, or made it again
+        while True:  # during each await, others may have opened, changed, deleted or recreated it
             self.check_serving()
             record = await self._record(principal, name, create=create, reliable=reliable)
             record.check_partition(name)
@@ -221,10 +222,10 @@ class OpenTopics:
         return await asyncio.shield(opening)
 
     def _done_opening(self, name: TopicName, opening: Task[OpenTopic]) -> None:
-        if self._opening.get(name) is opening:  # else the topic was deleted meanwhile, and perhaps made again
+        if self._opening.get(name) is opening:  # otherwise the topic was deleted meanwhile, and perhaps recreated
             del self._opening[name]
         if not opening.cancelled():
-            opening.exception()  # whoever asked has it
+            opening.exception()  # marks it as retrieved; the callers have it
 
     async def _open(self, name: TopicName, record: TopicRecord, changing: bool) -> OpenTopic:
         namespace = self._directory.policies(name.namespace)
@@ -236,7 +237,7 @@ class OpenTopics:
                 try:
                     kept = await Topic.open(record.stream(name.partition), self._around, options, str(name))
                 except asyncio.CancelledError:
-                    self._directory.get(name)  # whoever waits hears that it was deleted
+                    self._directory.get(name)  # raises `TopicNotFound` for the callers if it was deleted
                     raise
                 for watcher in self.watchers:
                     watcher(name, record.id, kept)
@@ -256,7 +257,7 @@ class OpenTopics:
     # -- what is open --------------------------------------------------------------------------------------------------
 
     def opened(self) -> list[OpenTopic]:
-        """All that is served here now, in the order of opening."""
+        """All open topics, in the order of opening."""
         return list(self._opened.values())
 
     def kept(self) -> list[Topic]:
@@ -267,25 +268,25 @@ class OpenTopics:
         self.rejected[error.code] = self.rejected.get(error.code, 0) + 1
 
     async def let_go(self, lost: OpenTopic) -> None:
-        """Another broker owns it now, or it was deleted; those who use it here look for it again."""
+        """Closes a topic that another broker owns now, or that was deleted; its clients look it up again."""
         if self._opened.get(lost.name) is lost:
             del self._opened[lost.name]
             await lost.end(TopicClosed(f"this broker no longer serves {lost.name}"))
 
     async def end(self, record: TopicRecord) -> None:
-        """It was deleted, so nobody opens it again: whoever uses it, or waits for it, hears so."""
+        """Ends a topic that was deleted, and tells the clients that use it or wait for it."""
         deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.partition_names()
         opened = [self._opened.pop(place) for place in places if place in self._opened]
         opening = [self._opening.pop(place) for place in places if place in self._opening]
         await asyncio.gather(*(each.end(deleted) for each in opened))
         if opening:
             await cut_off(opening)
-            await self._directory.settled()  # what they had decided is to be seen before it is looked for
+            await self._directory.settled()  # what they decided must be visible before leftovers are looked for
 
     # -- policies and the bytes of namespaces --------------------------------------------------------------------------
 
     def follow_topic(self, whole: TopicName) -> None:
-        """Something was decided about it: it holds from now on, where it is open."""
+        """Applies a changed record to the topic's open partitions."""
         for opened in [each for each in self._opened.values() if each.name.whole == whole]:
             if (record := self._directory.find(whole)) is not None and record.id == opened.record.id:
                 self._follow(opened, record, self._directory.policies(whole.namespace))
@@ -302,7 +303,7 @@ class OpenTopics:
         opened.follow(record, record.policies.over(namespace), usage, self._around.clock)
 
     def _count(self, namespace: str, policies: Policies) -> None:
-        """What its topics store, where there is a limit on it: what is open at once, the others soon."""
+        """Counts the bytes that its topics store, if there is a limit: open ones at once, the others soon."""
         if policies.namespace_bytes_max is None:
             self._usages.pop(namespace, None)
         elif namespace not in self._usages:
@@ -311,7 +312,8 @@ class OpenTopics:
             counting.add_done_callback(lambda _: self._counting.pop(namespace, None))
 
     async def _count_closed(self, namespace: str) -> None:
-        """After an unclean stop nobody knows how long the last ledgers are: these topics are opened."""
+        """Counts topics that are not open. After an unclean stop the length of the last ledger is unknown, so such a
+        topic is opened."""
         usage = self._usages[namespace]
         for record in self._directory.topics(namespace):
             for place in record.partition_names() if record.reliable else ():
@@ -328,12 +330,12 @@ class OpenTopics:
             await asyncio.sleep(0)  # there may be many
 
     async def counted(self, namespace: str) -> None:
-        """Until it is known what its topics store, where there is a limit on it."""
+        """Waits until the bytes that its topics store are counted, if there is a limit."""
         if namespace in self._counting:
             await asyncio.wait([self._counting[namespace]])
 
     def uncount_topic(self, record: TopicRecord) -> None:
-        """Nothing of it is stored any longer."""
+        """Stops counting a topic that stores nothing any longer."""
         if (usage := self._usages.get(record.name.namespace)) is not None:
             for place in record.partition_names():
                 usage.forget(str(place))
@@ -352,11 +354,11 @@ class OpenTopics:
             raise TopicClosed("the broker is stopping")
 
     def stop(self) -> None:
-        """From now on nothing is opened or published."""
+        """Refuses to open or publish anything from now on."""
         self._stopping = True
 
     async def give_up_opening(self) -> None:
-        """Those that are being opened have a moment."""
+        """Waits briefly for topics that are being opened, then cancels the rest."""
         counting, opening = list(self._counting.values()), list(self._opening.values())
         for task in counting:
             task.cancel()
@@ -367,7 +369,7 @@ class OpenTopics:
         await asyncio.gather(*counting, *opening, return_exceptions=True)
 
     async def close(self) -> None:
-        """Every topic becomes durable and is let go. Of very many, not all are sealed."""
+        """Makes every topic durable and closes it. If there are very many, not all are sealed."""
         opened = self.opened()
         for served in opened:
             served.let_go()

@@ -1,8 +1,8 @@
-"""Dead letters on their way back: published again to the topics they come from, and remembered as done.
+"""Publishes dead letters again to the topics they came from, and remembers which are done.
 
-A subscription of the dead-letter topic knows which were published; they go once all subscriptions have them done, as
-any message. `republish` sees to it that none is published twice. Nothing is made before there is something to publish,
-and somewhere to publish it.
+A subscription of the dead-letter topic records which were published; like any message, they are deleted once all
+subscriptions have finished them. `republish` makes sure that none is published twice. Nothing is created until there is
+something to publish and a topic to publish it to.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ Records: TypeAlias = dict[str, TopicRecord | Unfit]  # targets by name, or why l
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which letters go where. All that `filters` name must hold."""
+    """Which letters to publish, and where. A letter must match all `filters`."""
 
-    limit: int | None  # all, if none is said; they are counted then, and not published
-    target: str | None = None  # else each goes to where it comes from
+    limit: int | None  # None means all, which are then only counted and not published
+    target: str | None = None  # if None, each goes to the topic it came from
     filters: Mapping[str, str] = field(default_factory=dict)
     dry_run: bool = False
-    start: int = 0  # letters before are left alone: whoever asks slice by slice need not look at them again
-    end: int = OFFSET_MAX  # and those from here on
+    start: int = 0  # letters before it are left alone, so that a caller can continue slice by slice
+    end: int = OFFSET_MAX  # letters from here on are left alone too
 
     def has(self, letter: Message) -> bool:
         return all(_holds(letter, name, text) for name, text in self.filters.items())
@@ -75,10 +75,10 @@ class Redriven:
     """What was published again, or would be: how many letters to which topic."""
 
     count: int = 0
-    targets: dict[str, int] = field(default_factory=dict)  # of so many that fit an answer
-    left: int = 0  # messages that do not say where they come from, and had to stay
-    refused: Refusals = field(default_factory=Refusals)  # letters that their targets do not take, and had to stay too
-    next: int | None = None  # where the next letters are to be looked for, if there may be more
+    targets: dict[str, int] = field(default_factory=dict)  # as many as fit into an answer
+    left: int = 0  # messages that stay because they do not say where they came from
+    refused: Refusals = field(default_factory=Refusals)  # letters that stay because their targets do not accept them
+    next: int | None = None  # the offset to continue from, if there may be more
 
     def add(self, target: str, count: int) -> None:
         self.count += count
@@ -97,10 +97,11 @@ class Redriver:
         self._clock = clock
 
     async def redrive(self, principal: Principal, topic: str, wanted: Wanted) -> Redriven:
-        """Publishes dead letters again to where they come from, or elsewhere: a slice of those in one place, whose
-        `next` is where to go on; or, slice by slice, those in all partitions, which have no such offset in common.
+        """Publishes dead letters again to where they came from, or to another topic. From a single topic or partition
+        it takes one slice, and `next` says where to continue; from several partitions, which have no common offset, it
+        takes all slices.
 
-        The caller needs to be allowed to publish to each target, as if it did so itself.
+        The caller must be allowed to publish to each target, as if it published there itself.
         """
         done, places = Redriven(), await self._topics.places(principal, Action.TOPIC_REDRIVE, topic)
         for each in places:
@@ -112,10 +113,11 @@ class Redriver:
         return done
 
     async def _slice(self, principal: Principal, opened: OpenTopic, wanted: Wanted, done: Redriven) -> None:
-        """The next letters that were not published again yet: as many as wanted, of as many as one request looks at.
+        """Publishes the next letters that were not published again yet: as many as wanted, among as many as one request
+        looks at.
 
-        Whoever hangs up before its turn publishes nothing. From then on it goes on by itself, so that no letter stays
-        published and not acknowledged.
+        A caller that disconnects before its turn publishes nothing. From its turn on, the work is completed without the
+        caller, so that no letter stays published but not acknowledged.
         """
         assert wanted.dry_run or wanted.limit is not None
         work = partial(self._redrive, principal, opened, wanted, done)
@@ -137,7 +139,7 @@ class Redriver:
         offset = cursor.above.next_missing(max(wanted.start, cursor.floor, topic.ledger.first))
         whole = min(
             topic.ledger.confirmed_end, cursor.ceiling, wanted.end
-        )  # what fails again at once comes back behind it
+        )  # letters that fail again at once are appended after it
         end = whole if wanted.limit is None else min(whole, offset + REDRIVE_LETTERS_MAX)
         records: Records = {}
         while wanted.limit is None or done.count < wanted.limit:
@@ -169,9 +171,8 @@ class Redriver:
         refused: Refusals,
         records: Records,
     ) -> dict[str, list[Message]]:
-        """By the topic or partition that each goes to. One whose own topic is gone, stores nothing or is closed to the
-        caller stays.
-        """
+        """The letters by the topic or partition that each goes to. A letter stays if its own topic is gone, stores
+        nothing, or is closed to the caller."""
         groups: dict[str, list[Message]] = {}
         for letter in letters:
             place = target or _origin(letter)
@@ -190,7 +191,7 @@ class Redriver:
         return groups
 
     async def _record(self, principal: Principal, place: str, records: Records) -> TopicRecord:
-        """Each is looked for once, also if it is not there."""
+        """The record of a target. Each is looked up only once, even if it does not exist."""
         if place not in records:
             try:
                 records[place] = await self._topics.lookup(principal, Action.TOPIC_PUBLISH, place, reliable=True)
@@ -205,9 +206,9 @@ class Redriver:
 async def _next_letters(
     offload: Offload, topic: Topic, cursor: Cursor, wanted: Wanted, offset: int, end: int, done: Redriven
 ) -> tuple[list[Message], int]:
-    """Those that are not done, up to about a MiB or as many as fit an answer, and where the next may be.
+    """The next letters that are not done, up to about a MiB or as many as fit into an answer, and where to continue.
 
-    The same ones whenever the same are done and wanted, however they are stored.
+    The result depends only on which letters are done and wanted, and not on how they are stored.
     """
     found: list[Message] = []
     most = LISTED_MAX if wanted.limit is None else wanted.limit - done.count
@@ -223,19 +224,19 @@ async def _next_letters(
                 if len(found) == most or size >= READ_AHEAD_BYTES:
                     return found, found[-1].offset + 1
             offset = max(offset, min(batch.last_offset + 1, end))
-        await asyncio.sleep(0)  # the others of the loop first
+        await asyncio.sleep(0)  # lets other tasks run
     return found, offset
 
 
 def _next_undone(topic: Topic, cursor: Cursor, offset: int) -> int:
-    """The next letter that is neither done nor given up as damaged."""
+    """The next letter that is neither done nor part of an accepted loss."""
     return topic.ledger.past_lost(max(offset, cursor.above.next_missing(max(offset, cursor.floor))))
 
 
 def _letters_in(
     batch: Batch, first: int, last: int, wanted: Wanted, most: int, bytes: int
 ) -> tuple[list[Message], int]:
-    """Those with these offsets, up to as many or to about as many bytes; and how many stay for want of a target."""
+    """The letters within these offsets, up to `most` or about `bytes`; and how many stay for lack of a target."""
     found: list[Message] = []
     left = 0
     for letter in batch.slice(first - batch.base_offset, last - first + 1).messages():

@@ -1,8 +1,8 @@
-"""After a start: every topic that keeps messages is opened again, a few at a time.
+"""After a start, opens every topic that stores messages, a few at a time.
 
-So its retention, its expiry and its metrics go on though nobody asks for it. Never in the way of who does: a topic that
-is asked for meanwhile is opened at once, and one that cannot be opened is left to the next caller. Topics in which a
-change of all partitions was interrupted are apart: it is finished first, which may take long, and nobody waits for it.
+Their retention, expiry and metrics then continue without clients. Clients come first: a topic that a client asks for
+meanwhile is opened at once, and one that cannot be opened is left to the next client. Topics in which a change of all
+partitions was interrupted are handled separately, because finishing the change may take long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 async def reopen(topics: OpenTopics, spreading: Spreading, directory: Directory) -> None:
     begun = spreading.begun()
     interrupted = [record for record in directory.everything() if record.id in begun] if begun else []
-    deleted = begun - {record.id for record in interrupted}  # in the middle of the change
+    deleted = begun - {record.id for record in interrupted}  # topics that were deleted during the change
     waiting, resuming = directory.reliable_partitions(begun), iter(interrupted)
     await asyncio.gather(
         *(_open_next(topics, waiting) for _ in range(TOPICS_REOPENING)),
@@ -38,7 +38,7 @@ async def reopen(topics: OpenTopics, spreading: Spreading, directory: Directory)
 async def _open_next(topics: OpenTopics, waiting: Iterator[TopicName]) -> None:
     for place in waiting:
         await _try(str(place), topics.open(SYSTEM, Action.TOPIC_SERVE, str(place)))
-        await asyncio.sleep(0)  # who asks comes first
+        await asyncio.sleep(0)  # clients come first
 
 
 async def _resume_next(topics: OpenTopics, spreading: Spreading, interrupted: Iterator[TopicRecord]) -> None:
@@ -48,12 +48,12 @@ async def _resume_next(topics: OpenTopics, spreading: Spreading, interrupted: It
 
 
 async def _try(what: str, work: Awaitable[object]) -> bool:
-    """Whether it succeeded: whatever happens to one topic, the others are opened."""
+    """Whether the work succeeded. A failure of one topic does not keep the others from being opened."""
     try:
         await work
         return True
     except TopicNotFound:
-        pass  # deleted meanwhile
+        pass  # it was deleted meanwhile
     except DanubeError as error:
         log.warning("could not reopen %s at startup; it is opened on first use: %s", what, error)
     except Exception:

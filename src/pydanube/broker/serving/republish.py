@@ -1,8 +1,8 @@
-"""Dead letters of one topic or partition, published again: each once, whatever is killed in between.
+"""Publishes the dead letters of one topic or partition again, each exactly once, whatever is killed in between.
 
-All letters from here to one target go under one producer name. Which letters follow under which sequences is noted
-before they are published, a batch at a time. The target then knows how far it went: its producer's next sequence says
-whether a noted batch is there, whichever letters came or went meanwhile.
+All letters from one source to one target are published under one producer name. Before each batch is published, its
+letters and their sequences are noted durably. After a crash, the next sequence of that producer in the target tells
+whether the noted batch was published, whichever letters were added or removed meanwhile.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pydanube.ports.clock import Clock
 from pydanube.ports.offload import Offload
 from pydanube.wire.batch import Batch, Message, build
 
-REFUSED = (MessageTooLarge, BatchTooLarge)  # a letter that its target does not take, whenever it is tried
+REFUSED = (MessageTooLarge, BatchTooLarge)  # the target will never accept such a letter
 _FOLDER = "redrive/"
 
 
 class Refusals:
-    """Letters that stay because their target does not take them: how many, and why the first of them."""
+    """Letters that stay because their target does not accept them: how many, and why for the first of them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -47,12 +47,12 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A batch that may have been published: the letters at these offsets, from a sequence on."""
+    """A batch that may have been published: the offsets of its letters, and its first sequence."""
 
     target: str
-    topic: int  # its id: one that was deleted and made again has none of them
+    topic: int  # its id: a topic that was deleted and created again has none of them
     first_sequence: int
-    generation: int  # of the cursor: after a seek they are wanted again
+    generation: int  # of the cursor: after a seek, the letters have to be published again
     offsets: list[int]
 
     def encode(self) -> bytes:
@@ -67,14 +67,14 @@ class Noted:
 
 
 class _Way(NamedTuple):
-    """To a target."""
+    """An open target, and the producer session to publish with."""
 
     opened: OpenTopic
     session: Session
 
 
 class Republisher:
-    """Of one topic of letters and the subscription that says which are done. Only one at a time may work."""
+    """Publishes the letters of one source, whose subscription records which are done. Only one may run at a time."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Republisher:
         self._ways: dict[str, _Way] = {}
 
     async def settle(self, host: SubscriptionHost) -> None:
-        """What was published and not acknowledged, because whoever did it was killed, is acknowledged now."""
+        """Acknowledges a batch that was published but not acknowledged, because the broker was killed in between."""
         text = self._notes.get(_FOLDER + self._source)
         if text is None:
             return
@@ -112,7 +112,7 @@ class Republisher:
         return noted.offsets if session.next_sequence > noted.first_sequence else []
 
     async def publish(self, host: SubscriptionHost, generation: int, target: str, letters: list[Message]) -> int:
-        """Says how many were published; the others were refused. All that were are acknowledged when it returns."""
+        """Publishes letters and acknowledges them; returns how many were published. The others were refused."""
         opened, session = await self._way(target)
         offsets, now = [letter.offset for letter in letters], self._clock.wall()
         try:
@@ -123,7 +123,7 @@ class Republisher:
             await self._notes.put(_FOLDER + self._source, noted.encode())
             receipt = opened.publish(batch, session.epoch)
         except REFUSED as error:
-            if half := len(letters) // 2:  # the others of them go all the same
+            if half := len(letters) // 2:  # the letters that fit are still published
                 parts = letters[:half], letters[half:]
                 return sum([await self.publish(host, generation, target, part) for part in parts])
             self._refusals.add(letters[0], target, error)
@@ -138,7 +138,7 @@ class Republisher:
         known = self._ways.get(target)
         if known is None or known.opened.ended is not None:
             opened = await self._topics.open(self._principal, Action.TOPIC_PUBLISH, target)
-            # whoever has the name notes what goes under it: nothing is repeated
+            # `fresh`: everything under this name is noted before it is published, so nothing is repeated
             session = await opened.reliable.attach(self._name(target), fresh=True)
             known = self._ways[target] = _Way(opened, session)
         return known
@@ -147,7 +147,7 @@ class Republisher:
         return f"redrive-{sha256(f'{self._source} {target}'.encode()).hexdigest()[:32]}"
 
     async def end(self) -> None:
-        """All that was published is acknowledged, so nobody asks about it again."""
+        """Deletes the note, because everything published is acknowledged, and releases the producers."""
         if self._ways:
             await self._notes.put(_FOLDER + self._source, None)
         for opened, session in self._ways.values():

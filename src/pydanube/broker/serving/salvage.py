@@ -1,7 +1,7 @@
-"""Damage on disk as people deal with it: which topics have lost what, and accepting that, durably.
+"""Shows operators which topics have lost messages to damage on disk, and accepts a loss durably.
 
-Nothing is given up by itself. Until somebody accepts the loss, whoever comes to it is told so; afterwards readers and
-subscriptions pass over it.
+No loss is ever accepted automatically. Until an operator accepts it, readers and subscriptions that reach the damage
+get an error; afterwards they skip it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pydanube.topic.records import SubscriptionDeleted, decode
 from pydanube.topic.state import TopicState
 
 log = logging.getLogger(__name__)
-JOB_SECONDS = 10.0  # that a request waits; far less than a client does
-TOPICS_A_TURN = 50  # read from the metadata before others of the loop have their turn
+JOB_SECONDS = 10.0  # how long a request waits for its job; far less than a client waits
+TOPICS_A_TURN = 50  # read from the metadata before other tasks of the loop get their turns
 
 
 class Found(NamedTuple):
-    """A damaged stretch of one topic or partition."""
+    """A damaged range of one topic or partition."""
 
     topic: str
     what: str  # messages, or state: cursors and producers
@@ -43,15 +43,15 @@ class Found(NamedTuple):
 
 
 class StateLeft(NamedTuple):
-    """What is known of a topic's state without what is damaged of it."""
+    """What is left of a topic's state apart from the damaged part."""
 
     topic: str
-    subscriptions: list[tuple[str, int]]  # names, and where all before is done
-    lost: int  # subscriptions that later records speak of, and whose creation is lost together with their names
+    subscriptions: list[tuple[str, int]]  # names and floors
+    lost: int  # subscriptions that later records mention, but whose creation and names are lost
 
 
 class Examined(NamedTuple):
-    """What is damaged of a topic, and of each place whose state is, what is left of that."""
+    """The damage of a topic, and for each place with damaged state, what is left of that state."""
 
     found: list[Found]
     left: list[StateLeft]
@@ -67,8 +67,8 @@ class Salvage:
         self._jobs = Jobs()
 
     async def damaged(self) -> list[str]:
-        """Those of which something is known to be damaged, or may be; by name."""
-        ledgers: dict[LedgerId, str] = {}  # and their topic
+        """The names of topics in which something is, or may be, damaged."""
+        ledgers: dict[LedgerId, str] = {}  # to the name of their topic
         nodes: dict[NodeIdentity, None] = {}
         async for name, ledger in self._ledgers():
             ledgers[ledger.id] = name
@@ -83,7 +83,7 @@ class Salvage:
         return sorted(damaged)
 
     async def _ledgers(self) -> AsyncIterator[tuple[str, LedgerRecord]]:
-        """Of messages and of state, of all topics, each with the topic's name."""
+        """All ledgers of all topics, for messages and for state, each with the topic's name."""
         catalog, after, looked = self._around.catalog, "", 0
         while page := self._directory.topics(None, after, TOPICS_A_TURN):
             after = str(page[-1].name)
@@ -98,7 +98,7 @@ class Salvage:
                         await asyncio.sleep(0)
 
     async def examine(self, principal: Principal, topic: str, *, accept: bool, ticket: int | None) -> JobAnswer:
-        """What is damaged of a topic or partition and was not accepted yet; with `accept` it is, when this is done."""
+        """Finds damage of a topic or partition whose loss was not accepted yet; with `accept`, it is accepted now."""
         what = ("salvage", topic, accept)
         return await self._jobs.ask(what, lambda: self._examine(principal, topic, accept), ticket, JOB_SECONDS)
 
@@ -112,7 +112,7 @@ class Salvage:
         return examined
 
     async def _place(self, record: TopicRecord, place: TopicName, accept: bool, examined: Examined) -> None:
-        """The state first: while that is damaged, the topic cannot be opened."""
+        """Examines the state first, because the topic cannot be opened while its state is damaged."""
         before = len(examined.found)
         try:
             opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(place))
@@ -126,7 +126,7 @@ class Salvage:
         topic = opened.reliable
         if found := await _look(topic.state_stream, place, "state", accept):
             examined.found.extend(found)
-            examined.left.append(_left(place, topic.state))  # memory has all of it
+            examined.left.append(_left(place, topic.state))  # an open topic has all of its state in memory
             if accept:
                 topic.rewrite_state()
         examined.found.extend(await _look(topic.ledger.stream, place, "messages", accept))
@@ -136,7 +136,7 @@ class Salvage:
                 host.retry_reading()
 
     async def _closed(self, name: str, place: TopicName, what: str, accept: bool, examined: Examined) -> None:
-        """Of a stream that nobody has open."""
+        """Examines a stream that is not open."""
         around = self._around
         settings = StreamSettings(lazy=True)
         cold = None if around.tier is None else around.tier.reader
@@ -164,7 +164,7 @@ async def _look(stream: Stream, place: TopicName, what: str, accept: bool) -> li
 
 
 async def _left_of(stream: Stream, place: TopicName, lost: Sequence[LostRange]) -> StateLeft:
-    """Replays what can be read, as the topic will when it is opened without the rest."""
+    """Replays what can be read, as the topic will do when it is opened without the lost records."""
     state, spoken_of, deleted, offset = TopicState(), set[int](), set[int](), stream.first
     state.patched = True
     while (offset := _behind(lost, stream.past_lost(offset))) <= stream.confirmed:
@@ -184,7 +184,7 @@ def _left(place: TopicName, state: TopicState, lost: int = 0) -> StateLeft:
 
 
 def _behind(lost: Sequence[LostRange], offset: int) -> int:
-    """The offset, or the first one behind those of the ranges that it lies in."""
+    """The offset; if it is within lost ranges, the first offset after them."""
     for each in lost:  # in order
         if each.first <= offset <= each.last:
             offset = each.last + 1
@@ -192,6 +192,6 @@ def _behind(lost: Sequence[LostRange], offset: int) -> int:
 
 
 def summed(found: Sequence[LostRange]) -> tuple[int, int]:
-    """Messages that are lost, and offsets of which nobody can tell."""
+    """How many messages are lost, and how many offsets may or may not have had one."""
     unknown = sum(each.last - each.first + 1 for each in found if not each.known)
     return sum(each.messages for each in found), unknown

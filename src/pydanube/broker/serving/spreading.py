@@ -1,9 +1,9 @@
-"""Changes to all partitions of a topic: made everywhere, or nowhere that anybody would see after a crash.
+"""Changes to all partitions of a topic: after a crash, a change is visible in all partitions or in none.
 
-Each partition keeps its subscriptions in its own state, so such a change takes several steps. What is to be done is
-written to the metadata before the first step and deleted after the last. After a crash it is done again before any
-partition of the topic is served; every step may be repeated. Changes of one topic are made one after the other. Each
-goes by what the topic is when its turn comes: it may have been given partitions while the change waited.
+Each partition keeps its subscriptions in its own state, so such a change takes several steps. The change is written to
+the metadata before the first step and deleted after the last. After a crash it is made again before any partition of
+the topic is served; every step can be repeated. Changes of one topic are made one after the other. Each uses the
+topic's record as it is when its turn comes, because partitions may have been added while the change waited.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from pydanube.topic.records import SubscriptionKind
 log = logging.getLogger(__name__)
 PREFIX = "changes/"
 RETRY_SECONDS = 0.5
-FREEING = ("unsubscribe", "seek", "truncate")  # these let messages go: they work although the metadata is full
+FREEING = ("unsubscribe", "seek", "truncate")  # they free messages, so they work even if the metadata store is full
 Fields = Mapping[str, Any]
 Result = TypeVar("Result")
 
 
 def change_of(topic: int, change: str, fields: Fields) -> tuple[str, bytes]:
-    """The key and value that say what is to be done; for whoever writes it together with something else."""
+    """The key and value that record a change, for callers that write it in a transaction with something else."""
     return f"{PREFIX}{topic}", json.dumps([change, fields], separators=(",", ":")).encode()
 
 
 def growth_of(old: TopicRecord) -> tuple[str, bytes]:
-    """That partitions behind those of the old record have to be prepared."""
+    """The key and value which record that partitions beyond those of the old record must be prepared."""
     return change_of(old.id, "grow", {"from": old.partitions})
 
 
@@ -63,15 +63,16 @@ class Spreading:
         return self._store.get(f"{PREFIX}{topic}") is not None
 
     def begun(self) -> set[int]:
-        """The ids of the topics that have a change which is not finished; some of them may be deleted."""
+        """The ids of topics with an unfinished change; some of the topics may have been deleted."""
         return {int(key.removeprefix(PREFIX)) for key, _ in self._store.scan(PREFIX)}
 
     async def change(self, record: TopicRecord, change: str, fields: Fields) -> None:
-        """In all its partitions. From its turn on, it goes on whether or not the caller waits; raises what any did."""
+        """Makes a change in all partitions. From its turn on, it is completed even if the caller stops waiting; raises
+        the error of any partition."""
         await self._in_turn(record, lambda current: self._change(current, change, fields))
 
     async def grow(self, record: TopicRecord, alter: Callable[[], Awaitable[TopicRecord]]) -> TopicRecord:
-        """`alter` gives it more partitions, and writes in the same transaction that they have to be prepared."""
+        """Adds partitions with `alter`, which records in the same transaction that they must be prepared."""
 
         async def work(current: TopicRecord) -> TopicRecord:
             await self._finish(current)
@@ -83,12 +84,12 @@ class Spreading:
         return await self._in_turn(record, work)
 
     async def finish(self, record: TopicRecord) -> None:
-        """What was begun and not finished, before a crash or because of an error, if there is anything."""
+        """Finishes a change that was interrupted by a crash or an error, if there is one."""
         if self.unfinished(record.id):
             await self._in_turn(record, self._finish)
 
     async def _in_turn(self, record: TopicRecord, work: Callable[[TopicRecord], Coroutine[Any, Any, Result]]) -> Result:
-        """With the record as it is then: the one that is given says only which topic is meant."""
+        """Does the work in turn, with the topic's record at that time: the given record only says which topic it is."""
         async with AsyncExitStack() as turn:
             await turn.enter_async_context(self._turns.of(record.id))
             current = self._current(record)
@@ -106,7 +107,7 @@ class Spreading:
             await self._store.transact((), [change_of(record.id, change, fields)], reserve=change in FREEING)
         try:
             await self._make(record, change, fields)
-        except Exception:  # whoever asked hears of it, and may ask for something else; a stop of the broker is not that
+        except Exception:  # the caller gets the error and may choose again; a stop of the broker is not such an error
             await self.forget(record.id)
             raise
         await self.forget(record.id)
@@ -122,7 +123,7 @@ class Spreading:
             if error.retriable:
                 raise
             log.warning("%s: the interrupted change %s cannot be finished: %s", record.name, change, error)
-        except (LookupError, TypeError, ValueError):  # kept, it would keep the topic closed forever
+        except (LookupError, TypeError, ValueError):  # if it were kept, the topic could never be opened again
             log.exception("%s: giving up an interrupted change that is not valid: %r", record.name, entry.value[:200])
         await self.forget(record.id)
 
@@ -131,7 +132,7 @@ class Spreading:
             return self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(place), changing=True)
 
         places = await together(served, record.partition_names())
-        self._current(record)  # these may be of another topic that has its name now
+        self._current(record)  # the places may belong to a new topic of the same name
         try:
             await _CHANGES[change](self._pending, places, fields)
         except DanubeError as error:
@@ -142,7 +143,7 @@ class Spreading:
         _settle(places)
 
     async def forget(self, topic: int) -> None:
-        """Until it is: what stayed would be done again after a restart, over what was decided since."""
+        """Retries until it is deleted: otherwise it would be made again after a restart, undoing later changes."""
         while self.unfinished(topic):
             try:
                 await self._store.transact((), [(f"{PREFIX}{topic}", None)])
@@ -162,7 +163,7 @@ def _settle(places: Sequence[OpenTopic]) -> None:
 
 
 async def _grow(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
-    """New partitions have the subscriptions of the others from their first message on: retention must know of them."""
+    """Gives new partitions the subscriptions of the others from their first message, so that nothing is deleted."""
     known = places[0].reliable.subscriptions
     for opened in places[fields["from"] :]:
         for host in list(known.values()):
@@ -174,7 +175,7 @@ async def _grow(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fi
 async def _subscribe(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
     options = None if fields["options"] is None else SubscriptionOptions.from_json(fields["options"])
     name, kind = fields["subscription"], SubscriptionKind[fields["kind"]]
-    for each in places:  # refused before it is made anywhere
+    for each in places:  # refused before it is created anywhere
         each.check_subscriptions(name)
     await together(lambda each: each.enter(name, kind, fields["start"], options), places)
 
@@ -201,8 +202,8 @@ async def _alter(pending: PendingOptions, places: Sequence[OpenTopic], fields: F
 
 
 async def _seek(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
-    """To offsets that were found out before, where nobody has sought since."""
-    to = fields["to"]  # a partition that it does not name was added since
+    """Seeks to offsets that were determined before, except where another seek has happened since."""
+    to = fields["to"]  # a partition that it does not name was added later
 
     async def seek(opened: OpenTopic) -> None:
         offset, generation = to[str(opened.name)]
@@ -214,7 +215,7 @@ async def _seek(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fi
 
 
 async def _truncate(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
-    before = fields["before"]  # a partition that it does not name was added since: it had no messages
+    before = fields["before"]  # a partition that it does not name was added later and had no messages
     there = [each for each in places if str(each.name) in before]
     await together(lambda each: each.reliable.truncate(before[str(each.name)]), there)
 

@@ -67,7 +67,7 @@ class Group:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
-                waiter.exception()  # marks it as retrieved; whoever waits still gets it
+                waiter.exception()  # marks it as retrieved; a caller that waits still gets it
 
 
 class Snapshot:

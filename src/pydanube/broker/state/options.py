@@ -73,8 +73,8 @@ class SubscriptionOptions:
     dispatch: DispatchSettings = field(default_factory=DispatchSettings)
     idle_seconds: int | None = None  # it is deleted when it had no consumer for this long; None: never
     holds_only: bool = False  # keeps messages until it is done with them, but never causes their deletion
-    timeout_chosen: bool = field(default=False, compare=False)  # somebody named failure.ack_timeout
-    poison_chosen: bool = field(default=False, compare=False)  # somebody named failure.poison
+    timeout_chosen: bool = field(default=False, compare=False)  # failure.ack_timeout was set explicitly
+    poison_chosen: bool = field(default=False, compare=False)  # failure.poison was set explicitly
 
     def __post_init__(self) -> None:
         own = {"idle_seconds": self.idle_seconds, "holds_only": self.holds_only}
@@ -86,7 +86,7 @@ class SubscriptionOptions:
         return json.dumps(self.stored(), separators=(",", ":")).encode()
 
     def stored(self) -> dict[str, Any]:
-        """As `changed` takes them, without the timeout and the poison policy unless somebody chose them.
+        """The options as `changed` takes them, with the timeout and the poison policy only if they were chosen.
 
         Options from which a subscription is made later must be stored in this form: a value that is there counts as
         chosen.

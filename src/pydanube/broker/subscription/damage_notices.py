@@ -31,14 +31,14 @@ class DamageNotices:
         self._notified: dict[ConsumerId, int] = {}  # and when, in microseconds
 
     def withdraw(self) -> None:
-        """Reading may go on: whoever was notified hears of it."""
+        """Reading may continue: tells the consumers that were notified."""
         notified, self._notified = self._notified, {}
         for consumer in list(self._consumers.values()) if notified else ():
             if consumer.id in notified:
                 consumer.sink.unreadable(None)
 
     def send(self, error: DanubeError) -> None:
-        """Notifies whoever waits, unless that was done a moment ago."""
+        """Notifies the consumers that wait, unless that was done a moment ago."""
         if not isinstance(error, DAMAGE):
             return
         now, before = self._lifetime.now, self._notified

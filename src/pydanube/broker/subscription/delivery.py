@@ -57,7 +57,7 @@ class Timing(Enum):
 
     DELIVERED = "delivered"  # when it is delivered: the consumer reports nothing
     TAKEN = "taken"  # when the consumer reports that its program took it; until then it may hold the message
-    CHOSEN = "chosen"  # as DELIVERED if somebody chose a timeout, else never: it queues messages and reports nothing
+    CHOSEN = "chosen"  # like DELIVERED if a timeout was set explicitly, otherwise never: the client only queues
 
 
 @dataclass(slots=True)

@@ -102,7 +102,7 @@ class Dispatcher:
         lifetime.wake_at(sender.due(engine.due()))
 
     def _decide(self, now: int) -> None:
-        """Asks the engine, and does what it says. What it took back and nobody was handed yet is not handed out."""
+        """Asks the engine, and does what it says. What it took back before it was handed out is not handed out."""
         effects, sender = self._engine.poll(now), self._sender
         sender.drop_recalled()
         for effect in effects:

@@ -24,4 +24,4 @@ class SubscriptionFigures(NamedTuple):
     unreadable: str | None = None  # why what comes next cannot be read
     delayed: int = 0  # messages that wait for their delivery times, as far as they were read
     delayed_for: int | None = None  # microseconds until the earliest of these
-    stopped: int = 0  # messages that nobody gets until somebody decides about one that failed too often
+    stopped: int = 0  # messages that are held back until an operator decides about one that failed too often

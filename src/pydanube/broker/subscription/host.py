@@ -189,7 +189,7 @@ class SubscriptionHost:
         self.engine.undelivered(consumer, first, last, self._lifetime.now)
 
     def pause(self, consumer: ConsumerId) -> None:
-        """Until somebody resumes, or until this consumer and all others that paused have left."""
+        """Pauses delivery until a consumer resumes it, or this consumer and all others that paused it have left."""
         self._pausing[consumer] = True
         self.engine.pause()
 
@@ -276,7 +276,7 @@ class SubscriptionHost:
         assert record is not None
         answer = self._log.apply(record)
         self.engine.reset(self._lifetime.now)
-        self.engine.take_recalled()  # whoever had these hears of the seek
+        self.engine.take_recalled()  # the consumers that had these are told about the seek
         self._window.start_again()
         self._acks.clear()
         self._sender.start_again()

@@ -16,7 +16,7 @@ class Reader(Protocol):
 
 
 class ReadAheadBudget:
-    """Shared by all subscriptions of a broker: whoever has not used its batches for longest lets go of them first."""
+    """Shared by all subscriptions of a broker: the one that has not used its batches for longest frees them first."""
 
     def __init__(self, bytes_max: int = READ_AHEAD_ALL_BYTES_MAX) -> None:
         self.bytes_max = bytes_max

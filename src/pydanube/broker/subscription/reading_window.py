@@ -25,7 +25,7 @@ from pydanube.topic.state import Subscription
 from pydanube.wire.batch import Batch
 
 AHEAD_BATCHES_MIN = 2  # with fewer batches left of those read from disk, the next ones are read
-PassOver = Callable[[int, Range, Cause], None]  # generation, offsets, why: records that nobody will acknowledge them
+PassOver = Callable[[int, Range, Cause], None]  # generation, offsets, why: records that they need no ack
 _base_offset = attrgetter("base_offset")
 
 

@@ -18,7 +18,7 @@ from pydanube.storage.stream.stream import Stream
 from pydanube.topic.records import Cause
 
 log = logging.getLogger(__name__)
-DROP_PART = 16  # of the quota, 1/16 is dropped beyond what must go, so that not every publish drops some
+DROP_PART = 16  # a sixteenth of the quota is dropped in addition, so that not every publish has to drop some
 
 
 class Backlog:

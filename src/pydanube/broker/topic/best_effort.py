@@ -1,7 +1,7 @@
-"""A best-effort topic (§5): what is published goes to whoever has asked for it now, at most once, or is dropped.
+"""A best-effort topic (§5): a message goes at most once to consumers that have asked for messages now, or is dropped.
 
-It has the shape of the reliable `Topic` and none of its promises: nothing is written, kept or sent again. What would
-need a promise is refused with `NotReliable`.
+It has the interface of the reliable `Topic` and none of its guarantees: nothing is written, kept or sent again.
+Whatever needs a guarantee is refused with `NotReliable`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pydanube.ports.clock import Clock
 from pydanube.topic.records import SubscriptionKind, name_bytes
 from pydanube.wire.batch import Batch
 
-EPOCH = 1  # of every stamp: nobody else will ever read it
+EPOCH = 1  # in every stamp; nothing ever compares it
 
 
 async def _all_of(answers: list[Future[None]]) -> None:
@@ -41,13 +41,13 @@ async def _all_of(answers: list[Future[None]]) -> None:
 
 
 class BestEffortTopic:
-    """Owned by its broker's loop. Offsets count what was published since it was made, and mean nothing later."""
+    """Owned by its broker's loop. Offsets count what was published since it was opened, and mean nothing later."""
 
     reliable = False
-    receipt = "none"  # what is true of a publish: nothing that lasts
+    receipt = "none"  # the durability of a publish
     stored_bytes = 0
     failed = 0
-    lost = False  # nobody can take it from its broker
+    lost = False  # no other broker can take it over
 
     def __init__(self, name: str, clock: Clock, options: TopicOptions | None = None) -> None:
         self.name = name
@@ -55,9 +55,9 @@ class BestEffortTopic:
         self.subscriptions: dict[str, BestEffortSubscription] = {}
         self.published = 0  # messages, also the next offset
         self.inbound = Traffic()
-        self.unheard = 0  # messages that were published while there was no subscription at all
+        self.unheard = 0  # messages that were published while there was no subscription
         self._clock = clock
-        self._consumers = 0  # ids given so far
+        self._consumers = 0  # ids assigned so far
         self._append_time = 0
         self._done: Future[None] = asyncio.get_running_loop().create_future()  # the answer to whatever is not kept
         self._done.set_result(None)
@@ -75,7 +75,7 @@ class BestEffortTopic:
         raise NotReliable(f"{self.name} {refusal}")
 
     def alter(self, options: TopicOptions) -> None:
-        """From now on. Of the options only the dispatch rate means anything here."""
+        """Applies new options. Only the dispatch rate matters here."""
         self.options = options
         for host in self.subscriptions.values():
             host.rate = self._rate()
@@ -86,13 +86,13 @@ class BestEffortTopic:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def admit(self, bytes: int) -> None:
-        """Whatever is published has room: nothing is kept."""
+        """Does nothing: there is always room, because nothing is kept."""
 
     def producer_name(self, producer: int) -> str:
         return ""
 
     def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
-        """Hands it to whoever has asked. It always succeeds; what nobody takes is counted."""
+        """Hands the batch to consumers that have asked for messages. Always succeeds; dropped messages are counted."""
         self._check_open()
         batch.check_published()
         if batch.producer_id:
@@ -125,7 +125,7 @@ class BestEffortTopic:
         options: SubscriptionOptions | None = None,
         create: bool = True,
     ) -> BestEffortSubscription:
-        """The subscription of that name, made if it is new, whatever `create` says: none outlives its broker.
+        """The subscription of that name, created if it is new, even without `create`: none outlives its broker.
 
         It gets what is published from now on.
         """
@@ -170,7 +170,7 @@ class BestEffortTopic:
     # -- housekeeping and the end --------------------------------------------------------------------------------------
 
     def end_unused(self) -> None:
-        """Ends subscriptions that nobody has used for long."""
+        """Ends subscriptions that have been unused for long."""
         now = int(self._clock.monotonic() * SECOND)
         longest = (self.options.unused_subscription_seconds or UNUSED_SUBSCRIPTION_SECONDS) * SECOND
         for host in list(self.subscriptions.values()):
@@ -183,7 +183,7 @@ class BestEffortTopic:
                 host.close(SubscriptionNotFound(f"subscription {host.name!r} of {self.name} was unused and ended"))
 
     async def close(self, why: DanubeError | None = None, *, seal: bool = True) -> None:
-        """Whoever uses it is told `why`, also later."""
+        """Closes it: present users, and later calls, get `why`."""
         self._why_closed = self._why_closed or why or TopicClosed(f"this broker no longer serves {self.name}")
         for host in self.subscriptions.values():
             host.close(self._why_closed)

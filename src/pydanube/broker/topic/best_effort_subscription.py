@@ -28,7 +28,7 @@ from pydanube.wire.batch import Batch
 
 
 class BestEffortSubscription:
-    """Its consumers and what they missed. Ends with its topic, or when nobody has used it for long."""
+    """Its consumers and what they missed. It ends with its topic, or when it has been unused for long."""
 
     reliable = False
     id = None
@@ -74,7 +74,7 @@ class BestEffortSubscription:
         self.consumers[consumer.id] = consumer
 
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
-        """What it had and did not finish is gone, however it left."""
+        """Removes a consumer. What it had not finished is lost, however it left."""
         if self.consumers.pop(consumer, None) is not None:
             self.engine.leave(consumer)
 
@@ -123,7 +123,7 @@ class BestEffortSubscription:
     # -- handing out ---------------------------------------------------------------------------------------------------
 
     def hand_out(self, batch: Batch, now: int) -> Future[None]:
-        """Done when each message went to somebody or nobody. By key, many messages take several turns of the loop."""
+        """Done when each message was handed out or dropped. In Key-Shared, many messages take several turns."""
         if self.rate is not None:
             if self.rate.wait(now):
                 self.dropped += batch.count
@@ -143,7 +143,7 @@ class BestEffortSubscription:
         return routed
 
     def _go_on(self) -> None:
-        """With the next messages of what waits; the others of the loop have their turn between."""
+        """Handles the next waiting messages; other tasks get their turns in between."""
         if not self._waiting:
             return  # it was closed
         batch, routed = self._waiting[0]
@@ -154,7 +154,7 @@ class BestEffortSubscription:
         if self._routed == batch.count:
             self._waiting.popleft()
             self._routed = 0
-            if not routed.done():  # else whoever published it does not wait any more
+            if not routed.done():  # otherwise the publisher no longer waits
                 routed.set_result(None)
         if self._waiting:
             self._done.get_loop().call_soon(self._go_on)

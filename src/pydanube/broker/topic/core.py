@@ -25,7 +25,7 @@ class Phase(Enum):
     """A topic begins to serve when it is opened. Once closed it stays closed."""
 
     SERVING = "serving"
-    RECOVERING = "recovering"  # a write failed, and which batches are there is not known yet: nothing is published
+    RECOVERING = "recovering"  # a write failed, and until it is known which batches are stored, nothing is published
     CLOSED = "closed"
 
 
@@ -53,8 +53,8 @@ class TopicCore:
         self.log = StateLog(
             state, self.state, self.producers_end, options.state_compact_bytes, options.state_part_bytes
         )
-        self.starting = asyncio.Lock()  # held while it is decided where somebody starts to read, or what is deleted
-        self.pinned = False  # somebody needs what is here, however old it grows
+        self.starting = asyncio.Lock()  # held while it is decided where a subscription starts, or what is deleted
+        self.pinned = False  # the messages are needed, however old they are
         self.phase: Phase = SERVING
         self._why_closed: DanubeError | None = None
         self._certain_end = EVERYTHING  # batches from here on may not be there, or not be known to their producers
@@ -72,7 +72,7 @@ class TopicCore:
             raise TopicClosed(f"this broker no longer serves {self.name}")
 
     def check_certain(self) -> None:
-        """Raises unless it is known which batches are there."""
+        """Raises unless it is known which batches are stored."""
         if self.phase is not SERVING or self.lost:
             self.check_open()
             raise TopicRecovering(f"{self.name} is recovering from a failed write")

@@ -1,6 +1,6 @@
-"""The subscriptions of a reliable topic: found, made, changed, moved and deleted.
+"""Finds, creates, changes, moves and deletes the subscriptions of a reliable topic.
 
-Owned by its topic. Whatever it answers is durable by then; what a subscription delivers is its host's business.
+Owned by its topic. Every change is durable before it is answered; delivering is the business of a subscription's host.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class HostedSubscriptions:
     async def subscribe(
         self, name: str, kind: SubscriptionKind, start: str | int, options: SubscriptionOptions | None, *, create: bool
     ) -> SubscriptionHost:
-        """The subscription of that name, made with `options` if it is new and may be made."""
+        """The subscription of that name. With `create`, a new one is created with `options`."""
         core = self._core
         core.check_open()
         async with core.starting:

@@ -1,4 +1,4 @@
-"""What time brings about in a topic: messages expire, ledgers roll, old messages and unused subscriptions go."""
+"""What becomes due in a topic: messages expire, ledgers roll, old messages and unused subscriptions are deleted."""
 
 from __future__ import annotations
 

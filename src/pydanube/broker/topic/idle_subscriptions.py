@@ -20,7 +20,7 @@ class IdleSubscriptions:
         self._since: dict[str, int] = {}  # by subscription: when it was first seen without a consumer
 
     def due(self, hosts: Iterable[SubscriptionHost], now: int) -> list[str]:
-        """The names of those that have been idle for long enough to go; `now` is in microseconds."""
+        """The names of subscriptions that have been idle long enough to be deleted; `now` is in microseconds."""
         since: dict[str, int] = {}
         found: list[str] = []
         for host in hosts:

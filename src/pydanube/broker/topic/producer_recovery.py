@@ -31,7 +31,7 @@ class ProducerRecovery:
         await self._read_from(self._core.state.needed_from())
 
     def begin(self) -> None:
-        """A write failed: which of the batches on their way are there is known only after the stream's recovery."""
+        """A write failed: only after the stream's recovery is it known which of the pending batches are stored."""
         if self._core.phase is SERVING:
             self._task = asyncio.get_running_loop().create_task(self._recover(self._core.begin_recovery()))
 

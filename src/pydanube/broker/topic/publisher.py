@@ -1,6 +1,6 @@
 """Publishing to a reliable topic: each batch is appended once, though its producer may send it again (§13).
 
-Owned by its topic. It never confirms what is not durable, and takes nothing while it is unknown what is there.
+Owned by its topic. It never confirms what is not durable, and accepts nothing while it is unknown what is stored.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Publisher:
             forgets=clock.trusted(),
         )
         durable = core.log.apply(*records) if records else core.log.barrier()
-        session = self._session(producer)  # this one, whoever attaches while it becomes durable
+        session = self._session(producer)  # taken now, because another session may attach while this becomes durable
         await durable
         last = table.get(session.producer).last_offset
         if last is not None:
-            await self.repeated.confirmation(last)  # nobody continues after a message that a crash may still take back
+            await self.repeated.confirmation(last)  # a crash could still lose it, and the producer continues after it
         needed = core.state.needed_from() if new_to_all else None
         if needed is not None and bytes_from(extents_of(core.ledger.stream, needed), needed) > HEADERS_UNREAD_BYTES:
             core.log.compact_soon()  # what was published before producers had names need not be read again

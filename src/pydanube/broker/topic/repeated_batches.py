@@ -41,6 +41,6 @@ class RepeatedBatches:
                 answer.set_result(None)
             elif error is not None:
                 answer.set_exception(error)
-                answer.exception()  # marks it as retrieved; whoever waits still gets it
+                answer.exception()  # marks it as retrieved; a caller that waits still gets it
             else:
                 self._waiting.append((last, answer))

@@ -1,8 +1,8 @@
 """What a served topic and a subscription of it are to the rest of the broker, whether the topic is reliable or not.
 
 `Topic` and `BestEffortTopic` implement `ServedTopic`, `SubscriptionHost` and `BestEffortSubscription` implement
-`ServedSubscription`. A best-effort topic answers questions about storage like a topic without messages. Whoever needs
-what is stored calls `as_reliable`, which raises `NotReliable` there. So nobody has to look at the class.
+`ServedSubscription`. A best-effort topic answers questions about storage like a topic without messages. Callers that
+need what is stored call `as_reliable`, which raises `NotReliable` there. So no caller has to look at the class.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ServedSubscription(Protocol):
 
     @property
     def drops(self) -> Mapping[str, int]:
-        """How many messages no consumer will get, by why not."""
+        """How many messages no consumer will get, by reason."""
         ...
 
     @property
@@ -99,7 +99,7 @@ class ServedSubscription(Protocol):
     def describe(self) -> SubscriptionFigures: ...
 
     def as_reliable(self) -> SubscriptionHost:
-        """Itself, for whoever needs what is stored. Raises `NotReliable` if nothing is."""
+        """Itself, for callers that need what is stored. Raises `NotReliable` if it stores nothing."""
         ...
 
     def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None: ...
@@ -107,15 +107,15 @@ class ServedSubscription(Protocol):
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None: ...
 
     def is_active(self, consumer: ConsumerId) -> bool:
-        """Whether the consumer would be given messages; if not, it only waits to take over."""
+        """Whether the consumer is active; if not, it is a standby."""
         ...
 
     def grant(self, consumer: ConsumerId, permits: int) -> None:
-        """Lets the consumer be given so many more messages."""
+        """Allows the consumer this many more messages."""
         ...
 
     def withdraw(self, consumer: ConsumerId) -> int:
-        """The consumer's connection takes no more for now. Returns the permits that it had left."""
+        """Takes back the consumer's permits while its connection is busy; returns how many."""
         ...
 
     def held(self, consumer: ConsumerId) -> list[Range]:
@@ -123,25 +123,25 @@ class ServedSubscription(Protocol):
         ...
 
     def give_back(self, consumer: ConsumerId, first: int, last: int) -> None:
-        """The consumer's program was not handed these: they are delivered again, and have not failed."""
+        """Returns messages that the consumer's program did not get: they are delivered again, and have not failed."""
         ...
 
     def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
-        """Done when it is durable."""
+        """Acknowledges messages; done when it is durable."""
         ...
 
     def ack_through(self, generation: int, offset: int) -> Future[None]:
-        """Cumulative: everything up to `offset`."""
+        """Acknowledges everything up to `offset`."""
         ...
 
     def nack(
         self, consumer: ConsumerId, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = ""
     ) -> None:
-        """These failed; `delay` is in microseconds."""
+        """Marks messages as failed; `delay` is in microseconds."""
         ...
 
     def taken(self, consumer: ConsumerId, generation: int, ranges: Sequence[Range]) -> None:
-        """The consumer's program works on these from now on, so that their ack timeout begins."""
+        """The consumer's program has started on these messages, so their ack timeout begins."""
         ...
 
 
@@ -156,12 +156,12 @@ class ServedTopic(Protocol):
     def subscriptions(self) -> Mapping[str, ServedSubscription]: ...
     @property
     def receipt(self) -> str:
-        """What is true of a confirmed publish."""
+        """The durability that a confirmed publish has reached."""
         ...
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first offset there is, and the one after the last that may be seen."""
+        """The first offset that still exists, and the offset after the last visible one."""
         ...
 
     @property
@@ -178,7 +178,7 @@ class ServedTopic(Protocol):
 
     @property
     def drops(self) -> Mapping[str, int]:
-        """How many messages no subscription got, by why not."""
+        """How many messages no subscription got, by reason."""
         ...
 
     @property
@@ -187,11 +187,11 @@ class ServedTopic(Protocol):
         ...
 
     def as_reliable(self, refusal: str = STORES_NOTHING) -> Topic:
-        """Itself, for whoever needs what is stored. If nothing is, raises `NotReliable`, which says `refusal` of it."""
+        """Itself, for callers that need what is stored. If it stores nothing, raises `NotReliable` with `refusal`."""
         ...
 
     def alter(self, options: TopicOptions) -> None:
-        """It goes by these from now on."""
+        """Applies new options."""
         ...
 
     def producer_name(self, producer: int) -> str:
@@ -213,7 +213,7 @@ class ServedTopic(Protocol):
         options: SubscriptionOptions | None = None,
         create: bool = True,
     ) -> ServedSubscription:
-        """The subscription of that name, made if it is new."""
+        """The subscription of that name, created if it is new."""
         ...
 
     async def unsubscribe(self, name: str) -> None: ...
@@ -230,9 +230,9 @@ class ServedTopic(Protocol):
         ...
 
     def end_unused(self) -> None:
-        """To be called every second or so: ends subscriptions that nobody uses, where that writes nothing."""
+        """Called about once a second: ends unused subscriptions, if that writes nothing."""
         ...
 
     async def close(self, why: DanubeError | None = None, *, seal: bool = True) -> None:
-        """Whoever uses it is told `why`. Without `seal` it closes quicker, and opens slower."""
+        """Closes it, and tells its users `why`. Without `seal`, it closes faster and opens more slowly."""
         ...

@@ -36,7 +36,7 @@ from pydanube.wire.batch import Batch
 
 
 class Topic:
-    """Made by `Topic.open`, which takes it from whoever owned it before."""
+    """Created by `Topic.open`, which takes it from its previous owner."""
 
     reliable = True
     drops: Mapping[str, int] = {}  # subscriptions drop messages, and count them; the topic drops none
@@ -60,7 +60,7 @@ class Topic:
         self._housekeeping = TopicHousekeeping(
             core, self._hosted, self._publisher, self._backlog, self._trimming, tiered=tiered
         )
-        self._change: Future[None] | None = None  # done with the next change of what may be seen, if somebody waits
+        self._change: Future[None] | None = None  # done with the next change of what is visible, if a caller waits
         self._consumers = 0  # ids given so far
         self._seen = (0, 0)  # the end of the messages and of the state log when `had_activity` was last called
 
@@ -70,7 +70,7 @@ class Topic:
     ) -> Topic:
         """Takes the stream of messages, then that of the state, and loads what both say.
 
-        `name` is what people call the topic; the streams go by their own.
+        `name` is the topic's name for people; the streams have their own names.
         """
         name = name or stream
         messages = await _take_messages(stream, name, dependencies, options)
@@ -119,7 +119,7 @@ class Topic:
 
     @property
     def certain(self) -> bool:
-        """Whether the next offset is known, and of what failed to be written what became of it."""
+        """Whether the next offset is known, and what became of failed writes."""
         return self._core.phase is SERVING and self.ledger.stream.open
 
     @property
@@ -175,7 +175,7 @@ class Topic:
         return self._publisher.publish(batch, producer_epoch)
 
     def reserve(self, offset: int | None) -> None:
-        """From now on nothing from `offset` on is seen, whoever publishes it; None ends it."""
+        """Hides everything from `offset` on, whoever publishes it; None ends this."""
         self.reserved, self.ledger.hidden_from = offset is not None, offset
         if offset is None:
             self.blocked = None
@@ -188,7 +188,7 @@ class Topic:
     # -- what may be seen ----------------------------------------------------------------------------------------------
 
     async def wait_beyond(self, offset: int, seconds: float) -> None:
-        """Until the message at `offset` may be seen, or so long."""
+        """Waits until the message at `offset` is visible, for at most `seconds`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while self.ledger.past_lost(offset) >= self.ledger.confirmed_end and not self.closed:
@@ -215,7 +215,7 @@ class Topic:
             host.messages_arrived()
 
     def _show_more(self) -> None:
-        """What may be seen has changed, though nothing more is confirmed."""
+        """Called when what is visible has changed, although nothing more is confirmed."""
         self._changed(None)
 
     async def find_time(self, time: int) -> int:
@@ -232,7 +232,7 @@ class Topic:
         options: SubscriptionOptions | None = None,
         create: bool = True,
     ) -> SubscriptionHost:
-        """The subscription of that name, made with `options` if it is new and may be; durable before it returns."""
+        """The subscription of that name; with `create`, a new one is created with `options`, durably."""
         return await self._hosted.subscribe(name, kind, start, options, create=create)
 
     def subscription(self, name: str) -> SubscriptionHost:
@@ -246,7 +246,7 @@ class Topic:
         await self._hosted.unsubscribe(name)
 
     async def alter_subscription(self, name: str, changes: Mapping[str, Any]) -> None:
-        """Changes the options of a subscription; it goes by them at once, and they are durable on return."""
+        """Changes the options of a subscription, which take effect at once and are durable on return."""
         await self._hosted.alter(name, changes)
 
     async def seek(self, host: SubscriptionHost, to: str | int) -> None:
@@ -280,7 +280,7 @@ class Topic:
         return before != self._seen
 
     async def tick(self) -> None:
-        """Messages expire, ledgers roll by age, and what nobody needs goes. Due every second, or if it had activity."""
+        """Expires messages, rolls ledgers by age, and deletes what is not needed. Called about once a second."""
         if not self.closed and not self.lost:
             await self._housekeeping.tick()
 
@@ -288,7 +288,7 @@ class Topic:
         """Nothing to do: ending a subscription takes a record here, so `tick` does it."""
 
     def roll_unneeded(self, bytes_min: int) -> None:
-        """Seals the open ledger if half of it, and so many bytes, are not needed: only sealed ones can go."""
+        """Seals an open ledger of at least `bytes_min` bytes if half of it is unneeded, so that it can be deleted."""
         self._trimming.roll_unneeded(bytes_min)
 
     async def truncate(self, before: int | None = None) -> None:
@@ -310,9 +310,9 @@ class Topic:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def close(self, why: DanubeError | None = None, *, seal: bool = True) -> None:
-        """No new work; what was taken becomes durable; the streams are sealed and let go. Users are told `why`.
+        """Accepts no new work, makes everything accepted durable, seals and closes the streams, and tells users `why`.
 
-        A stream that is not sealed is recovered when the topic is next opened: slower there, quicker here.
+        A stream that is not sealed is recovered when the topic is next opened: this is faster now, and slower then.
         """
         if self.closed:
             return
@@ -336,7 +336,7 @@ async def _take_messages(stream: str, name: str, dependencies: TopicDependencies
 
 
 async def _take_state(stream: str, name: str, dependencies: TopicDependencies, options: TopicOptions) -> Stream:
-    """Whatever the messages are worth, what consumers were promised is kept."""
+    """Takes the state stream, which is always synced, even if the messages are buffered."""
     settings = StreamSettings(options.copies, lazy=True, reserve=True, ledgers_listed=options.ledgers_listed)
     ports = (dependencies.catalog, dependencies.nodes, dependencies.clock, dependencies.randomness)
     return await Stream.take(state_stream(stream), *ports, settings, None, f"the state of {name}")

@@ -34,7 +34,7 @@ class Trimming:
                 await stream.trim(before)
 
     def _deletable_before(self, now: int, *, clock_trusted: bool) -> int:
-        """Everything below may go, by the policy and by what subscriptions and producers still need."""
+        """The offset below which everything may be deleted, by the policy and by what is still needed."""
         core, ledger = self._core, self._core.ledger
         if core.pinned:
             return ledger.first
@@ -42,12 +42,12 @@ class Trimming:
         before = ledger.trim_before(policy, unneeded, now, clock_trusted=clock_trusted, needed_from=None)
         needed_from = core.state.needed_from()
         if needed_from is not None and needed_from < before:
-            core.log.compact_soon()  # the rest may go when the producers' state does not rest on it any more
+            core.log.compact_soon()  # the rest can be deleted once the producers' state no longer depends on it
             before = ledger.trim_before(policy, unneeded, now, clock_trusted=clock_trusted, needed_from=needed_from)
         return max(before, ledger.first)
 
     def roll_unneeded(self, bytes_min: int) -> None:
-        """Where space is short: seals the open ledger if half of it is not needed, because only sealed ones can go."""
+        """Called when space is short: seals the open ledger if half of it is unneeded, so that it can be deleted."""
         stream, needed = self._core.ledger.stream, self._core.options.deletable_before(self._core.state)
         if needed is None or stream.open_bytes < bytes_min:
             return

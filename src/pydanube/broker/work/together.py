@@ -20,7 +20,7 @@ async def together(work: Callable[[Item], Awaitable[Result]], items: Iterable[It
     async def one_by_one() -> None:
         for at in ahead:
             if at >= PARTITIONS_AT_ONCE:
-                await asyncio.sleep(0)  # the others of the loop first
+                await asyncio.sleep(0)  # lets other tasks run
             try:
                 results[at] = await work(wanted[at])
             except Exception as error:

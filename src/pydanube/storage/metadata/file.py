@@ -1,7 +1,8 @@
 """The durable local metadata store: one live file of snapshot and log, group commit, a new file when it is full.
 
-A write that fails voids the file: what waited is refused, and the next transaction begins a new file with a snapshot
-of what is durable. Damage found at the start is refused; nothing is deleted but what a newer, listed file replaces.
+After a failed write the file is abandoned: transactions that waited are refused, and the next one begins a new file
+with a snapshot of what is durable. A damaged store refuses to start; a file is deleted only when a newer, listed file
+has replaced it.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ from pydanube.storage.node.node_file import (
 )
 
 log = logging.getLogger(__name__)
-FAILURES_TOLD_SECONDS = 5.0  # between two lines about a disk that stays as it is
+FAILURES_TOLD_SECONDS = 5.0  # between two log lines while a disk keeps failing
 NEW_CLUSTER = b""
-OWNER = "metadata store"  # of the lock
+OWNER = "metadata store"  # named in the lock file
 
 
 def log_name(generation: int) -> str:
@@ -74,7 +75,7 @@ class _Active:
     covered: bool = True  # the last group is a mark, or there is none
 
     def fits(self, length: int) -> bool:
-        """The last block is kept for a mark."""
+        """Whether a group of that length fits; the last block is kept for a mark."""
         return self.position + length + BLOCK_BYTES <= self.header.capacity
 
 
@@ -88,11 +89,11 @@ Approval = Callable[["LocalMetadata"], Awaitable[None]]
 
 
 async def _approved(_: LocalMetadata) -> None:
-    """Whatever it holds."""
+    """Approves any content."""
 
 
 class LocalMetadata(LocalStore):
-    """A `MetadataStore` on one directory of its own. `open` first."""
+    """A `MetadataStore` in a directory of its own. Call `open` first."""
 
     def __init__(
         self, disk: Disk, belongings: Belongings, randomness: Randomness, log_bytes: int, mark_idle_seconds: float
@@ -106,14 +107,14 @@ class LocalMetadata(LocalStore):
         self._loop = asyncio.get_running_loop()
         self._cluster = NEW_CLUSTER
         self._point = LogPoint()  # after the last durable record
-        self._generation = 0  # highest number a file had
-        self._active: _Active | None = None  # None: a new file must be made before anything is written
+        self._generation = 0  # the highest that any file has had
+        self._active: _Active | None = None  # None: a new file must be created before anything is written
         self._queue: deque[_Waiting] = deque()
         self._queued_bytes = 0
         self._writer: Task[None] | None = None
         self._mark_timer: TimerHandle | None = None
         self._mark_due = False
-        self._quiet_until = 0.0  # so long no failure is logged
+        self._quiet_until = 0.0  # until then no failure is logged
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -127,9 +128,9 @@ class LocalMetadata(LocalStore):
         mark_idle_seconds: float = MARK_IDLE_SECONDS,
         approve: Approval | None = None,
     ) -> LocalMetadata:
-        """Takes the directory, or makes it; `MetadataDamaged` or `NodeDirectoryInvalid` if it cannot be trusted.
+        """Locks the directory, or creates it; `MetadataDamaged` or `NodeDirectoryInvalid` if it cannot be trusted.
 
-        `approve` sees what it holds before anything is made or written, and raises if the start should not go on.
+        `approve` sees the content before anything is created or written, and raises if the start must not continue.
         """
         locked = await lock_if_there(disk, OWNER)
         try:
@@ -143,7 +144,7 @@ class LocalMetadata(LocalStore):
 
     @property
     def cluster(self) -> str:
-        """32 hex digits, the same forever."""
+        """32 hexadecimal digits that never change."""
         return self._cluster.hex()
 
     @property
@@ -152,14 +153,14 @@ class LocalMetadata(LocalStore):
 
     @property
     def term(self) -> int:
-        """Higher at every start, and after every failure of the log."""
+        """Rises with every start, and after every failure of the log."""
         return self._belongings.node.boots
 
     def _term(self) -> int:
         return self.term
 
     async def close(self) -> None:
-        """No new work; what was accepted is durable or refused when this returns."""
+        """Accepts no new work; when this returns, everything that was accepted is durable or refused."""
         if self._closed:
             return
         self._stop_serving()
@@ -209,7 +210,7 @@ class LocalMetadata(LocalStore):
         for name in names:
             if name.endswith(".tmp"):
                 await try_remove(self._disk, name)
-        for session in self._state.sessions():  # they lived with a process that is gone
+        for session in self._state.sessions():  # they ended with the process that had opened them
             try:
                 await self._delete_bound(session)
             except DanubeError:
@@ -217,7 +218,7 @@ class LocalMetadata(LocalStore):
         self._idle()
 
     async def _refuse_if_used(self, generation: int) -> None:
-        """A file newer than the list knows was about to replace it; if something was written to it, the list is old."""
+        """Refuses a file that is newer than those listed and was already written to: it shows that the list is old."""
         handle, content = await self._read(generation)
         handle.close()
         if content.records:
@@ -246,13 +247,13 @@ class LocalMetadata(LocalStore):
             self._state.replay(revision, changes)
 
     async def _take_over(self, handle: DiskFile, found: LogContent) -> None:
-        """Continues in the file that was replayed."""
+        """Continues to write in the file that was replayed."""
         await self._belongings.boot(1)
         await self._settle(handle, found)
         self._active = _Active(found.header, handle, found.end, found.covered)
 
     async def _settle(self, handle: DiskFile, found: LogContent) -> None:
-        """What was torn is zeros again, and what may never have been synced is written again."""
+        """Overwrites a torn write with zeros, and writes again what may never have been synced."""
         if found.torn > found.end:
             log.warning("%s: cut a torn write of %d bytes", handle.name, found.torn - found.end)
             await handle.write(found.end, [bytes(blocks(found.torn) - found.end)], sync=True)
@@ -276,7 +277,7 @@ class LocalMetadata(LocalStore):
             self._writer = self._loop.create_task(self._write_all())
 
     async def _write_all(self) -> None:
-        """Writes groups until nothing waits, each when the one before it is durable."""
+        """Writes groups until nothing waits, each after the previous one is durable."""
         try:
             while self._queue or self._mark_due:
                 group = self._take_group()
@@ -302,7 +303,7 @@ class LocalMetadata(LocalStore):
         return group
 
     async def _write(self, group: list[_Waiting]) -> None:
-        """Or, without transactions, a mark."""
+        """Writes a group; without transactions, a mark."""
         self._mark_due = False
         length = group_length(sum(record_length(waiting.transaction.payload) for waiting in group))
         if self._active is None or (group and not self._active.fits(length)):
@@ -321,8 +322,8 @@ class LocalMetadata(LocalStore):
         self._point = point
 
     def _fail(self, group: list[_Waiting], error: DanubeError) -> None:
-        """What waits builds on what failed: all of it is refused."""
-        if self._loop.time() >= self._quiet_until:  # each of the many who try again meets it
+        """Refuses everything that waits, because it builds on what failed."""
+        if self._loop.time() >= self._quiet_until:  # every retry fails the same way
             log.error("the metadata log failed and continues in a new file: %s", error)
             self._quiet_until = self._loop.time() + FAILURES_TOLD_SECONDS
         if self._active is not None:
@@ -336,7 +337,7 @@ class LocalMetadata(LocalStore):
         self._queued_bytes = 0
 
     def _idle(self) -> None:
-        """After a while a mark covers the last group, so that its loss would be noticed."""
+        """Writes a mark after a while, which covers the last group, so that its loss would be noticed."""
         if self._mark_timer is not None:
             self._mark_timer.cancel()
             self._mark_timer = None
@@ -354,7 +355,7 @@ class LocalMetadata(LocalStore):
         return self._disk
 
     def written(self) -> tuple[NodeFile, LogHeader, int] | None:
-        """The live file and how far it is durable; None in between files."""
+        """The live file and how far it is durable; None while one file replaces another."""
         active, node = self._active, self._belongings.node
         if active is None or list(node.files) != [active.header.generation]:
             return None
@@ -363,10 +364,10 @@ class LocalMetadata(LocalStore):
     # -- a new file ----------------------------------------------------------------------------------------------------
 
     async def _renew(self, room: int) -> None:
-        """A file with a snapshot of all that is durable and room for `room` bytes of log or more becomes the live one.
+        """Starts a new live file, with a snapshot of everything durable and room for at least `room` bytes of log.
 
-        Before it is listed it does not count; from then on the old one does not. If listing fails, nobody knows which
-        of them does, and so neither is written any more.
+        It counts from the moment it is listed, and the old one no longer does. If listing fails, it is unknown which
+        of them counts, so neither is written to again.
         """
         old, self._active = self._active, None
         if old is None:

@@ -1,6 +1,6 @@
-"""What every local metadata store does alike: reads, decisions, watches, sessions; and the store that is only memory.
+"""What all local metadata stores have in common: reads, decisions, watches, sessions; and the store in memory.
 
-A store differs in how a decided transaction becomes durable: `_log` says so, and `_happened` is called then, in order.
+Stores differ in how a decided transaction becomes durable: `_log` does that, and then calls `_happened`, in order.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pydanube.metadata.state import Changed, MetadataState
 from pydanube.metadata.watch import WatchQueue
 
 log = logging.getLogger(__name__)
-RETRY_SECONDS = 0.5  # until keys of an ended session are deleted again, if the log failed
-TERM_SHIFT = 32  # a session's number starts with the term it was opened in: it is never used twice
+RETRY_SECONDS = 0.5  # before deleting the keys of an ended session is tried again, if the log failed
+TERM_SHIFT = 32  # a session's number starts with the term in which it was opened, so it is never used twice
 
 
 class StoreWatch:
-    """A queue of changes, and the reader that waits for them."""
+    """A queue of changes for one reader, which waits for them."""
 
     def __init__(self, queue: WatchQueue, watches: dict[StoreWatch, None]) -> None:
         self.queue = queue
@@ -59,7 +59,7 @@ class StoreWatch:
             self._waiter.set_result(None)
 
     def close(self) -> None:
-        """What is there can still be taken; then it ends."""
+        """Ends the watch; changes that are already queued can still be read."""
         self._closed = True
         self._watches.pop(self, None)
         self.wake()
@@ -72,7 +72,7 @@ class _Session:
 
 
 class LocalStore(ABC):
-    """A `MetadataStore` of this process alone, apart from how it makes transactions durable."""
+    """A `MetadataStore` of this process alone. Subclasses add how transactions become durable."""
 
     def __init__(self) -> None:
         self._state = MetadataState()
@@ -84,7 +84,7 @@ class LocalStore(ABC):
 
     @abstractmethod
     def _term(self) -> int:
-        """Higher at every start."""
+        """Rises with every start."""
 
     @abstractmethod
     async def _log(self, transaction: Transaction) -> None:
@@ -185,14 +185,14 @@ class LocalStore(ABC):
                 return
 
     async def _delete_bound(self, session: int) -> None:
-        """All its keys, also those that were on their way when it ended."""
+        """Deletes all keys of the session, including those that were being written when it ended."""
         while True:
-            await self.transact((), ())  # behind whatever was decided before
+            await self.transact((), ())  # waits for whatever was decided before
             bound = self._state.bound(session)[: METADATA_OPERATIONS_MAX // 2]
             if not bound:
                 return
             held = [(key, entry.version) for key in bound if (entry := self._state.get(key)) is not None]
-            with contextlib.suppress(MetadataConflict):  # somebody else has just written one of them
+            with contextlib.suppress(MetadataConflict):  # another client has just written one of them
                 await self.transact(held, [(key, None) for key, _ in held])
 
     def _stop_serving(self) -> None:
@@ -207,7 +207,7 @@ class LocalStore(ABC):
 
 
 class MemoryMetadata(LocalStore):
-    """Keeps nothing beyond the process: for tests and for brokers that keep nothing."""
+    """Keeps everything in memory: for tests, and for brokers that store nothing."""
 
     def _term(self) -> int:
         return 1

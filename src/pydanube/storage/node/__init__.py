@@ -1,1 +1,1 @@
-"""The storage node: its journal, its files, its start after a crash; on disk, in memory, or across the network."""
+"""The storage node, on disk, in memory or across the network: its journal, its files, and its start after a crash."""

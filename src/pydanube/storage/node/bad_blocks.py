@@ -1,7 +1,7 @@
-"""Reads a file around blocks that its disk cannot read, so that a bad sector costs what lies in it and nothing else.
+"""Reads a file around blocks that its disk cannot read, so that a bad sector costs only what is stored in it.
 
-Bytes that could not be read are handed on as bytes of which no checksum holds, so that they are damage like any other.
-That is so only while the disk reads other things: one that fails altogether may come back with everything on it.
+Unreadable bytes are replaced by bytes that fail every checksum, and so count as damage like any other. This is done
+only while the disk can read something else: a disk that fails altogether may come back with everything on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydanube.base.limits import BLOCK_BYTES
 from pydanube.ports.disk import Disk, DiskFile
 
 log = logging.getLogger(__name__)
-NODE_FILE = "node"  # every directory of a node has one, small and written in place
+NODE_FILE = "node"  # in every directory of a node; small, and written in place
 UNREADABLE = b"\xa5"
 
 
@@ -24,7 +24,7 @@ class Readable(Protocol):
 
 
 class AroundBadBlocks:
-    """`bad` are the positions of the blocks that could not be read so far."""
+    """Reads of one file. `bad` has the positions of the blocks that could not be read so far."""
 
     def __init__(self, disk: Disk, handle: DiskFile) -> None:
         self.bad: set[int] = set()
@@ -32,7 +32,7 @@ class AroundBadBlocks:
         self._handle = handle
 
     async def read(self, position: int, length: int) -> bytes:
-        """As the file's own; `DiskFailed` if the disk cannot read anything else either."""
+        """Like the file's own `read`; raises `DiskFailed` if the disk cannot read anything else either."""
         try:
             return await self._handle.read(position, length)
         except DiskFailed as error:
@@ -55,7 +55,7 @@ class AroundBadBlocks:
 
 
 async def read_block_by_block(handle: DiskFile, position: int, length: int) -> tuple[bytes, list[int]]:
-    """What can be read, filled up where that fails, and the positions of those blocks."""
+    """The bytes, with a filler in place of blocks that cannot be read, and the positions of those blocks."""
     parts: list[bytes] = []
     bad: list[int] = []
     end = position + length

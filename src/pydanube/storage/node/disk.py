@@ -1,7 +1,7 @@
-"""The storage node on disk: checks who may, logs it in the journal, answers when it is durable, reads it back.
+"""The storage node on disk: checks who may append, logs to the journal, answers when it is durable, and reads back.
 
-Owned by one event loop. After a failed write or sync it throws its memory away and starts over by recovery, with every
-ledger closed; meanwhile reads continue from what was durable.
+Owned by one event loop. After a failed write or sync it discards its memory and recovers, with every ledger closed;
+meanwhile reads continue from what was durable.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ Result = TypeVar("Result")
 Batches = list[Batch]
 Statuses = list[LedgerStatus]
 LedgerIds = list[LedgerId]
-Written = list[tuple[StoredFile, int]]  # and how far
+Written = list[tuple[StoredFile, int]]  # files, and how far each is written
 
 
 class DiskNode:
     """A `StorageNode` on one or more directories. Made by `DiskNode.open`."""
 
     def __init__(self, disks: NodeDisks, recovered: Recovered) -> None:
-        self.commits = Histogram()  # seconds that synced groups of the journal took
+        self.commits = Histogram()  # how many seconds each synced group of the journal took
         self.guard = disks.guard
         self._disks = disks
         self._loop = asyncio.get_running_loop()
@@ -86,9 +86,9 @@ class DiskNode:
         journal: Disk | None = None,
         identity: NodeIdentity | None = None,
     ) -> DiskNode:
-        """Starts a node on its data directories; the journal is in the first unless it has a disk of its own.
+        """Starts a node on its data directories; the journal is in the first one unless it has a disk of its own.
 
-        With `identity` it is that node which is started or made, and no other.
+        With `identity`, only the node with that identity is started or created.
         """
         if not directories:
             raise NodeDirectoryInvalid("a storage node needs at least one data directory")
@@ -138,7 +138,7 @@ class DiskNode:
 
     @property
     def ledgers(self) -> int:
-        """How many it keeps."""
+        """How many ledgers it keeps."""
         return len(self._state.table)
 
     @property
@@ -201,7 +201,7 @@ class DiskNode:
         return self._control(lambda: self._state.table.decide_seal(ledger, epoch, last))
 
     def delete(self, ledger: LedgerId) -> Future[None]:
-        return asyncio.shield(self._task(self._delete(ledger)))  # once decided, it is done to the end
+        return asyncio.shield(self._task(self._delete(ledger)))  # once decided, it is always completed
 
     def list(self) -> Future[Statuses]:
         if self._closed:
@@ -209,7 +209,7 @@ class DiskNode:
         return self._loop.create_task(self._list())
 
     async def _list(self) -> Statuses:
-        """There may be very many: the others of the loop have their turns between."""
+        """Lists in slices, because there may be very many ledgers and other tasks need their turns."""
         found: Statuses = []
         for number, ledger in enumerate(tuple(self._state.table), 1):
             found.append(self._status(ledger))
@@ -220,9 +220,10 @@ class DiskNode:
     # -- for the operator --------------------------------------------------------------------------------------------
 
     async def reconcile_with_catalog(self, known: frozenset[LedgerId], next_ledger: LedgerId) -> LedgerIds:
-        """Marks the ledgers that the catalogue does not know, durably, and returns them. Never deletes them.
+        """Durably marks the ledgers that the catalogue does not know, and returns them. It never deletes them.
 
-        The catalogue gives numbers from `next_ledger` on: a node that has lost a part of its journal takes only those.
+        The catalogue assigns numbers from `next_ledger` on. A node that has lost part of its journal creates only such
+        ledgers, because it cannot have known them before.
         """
         self._state.table.born_later = next_ledger
         changes = [
@@ -238,20 +239,20 @@ class DiskNode:
         return strangers
 
     async def room(self) -> int:
-        """Bytes that the journal can still take: what its disk has free, and what is set aside in files."""
+        """Bytes that the journal can still take: free space on its disk, and space reserved in files."""
         free = await self._disks.journal.free_bytes()
         state, size = self._state, self._disks.settings.file_bytes
         files = len(state.recycled) + self._roller.has_spare
-        owed = 0 if state.ballast is Ballast.HELD else size // 2  # is set aside before the next file
+        owed = 0 if state.ballast is Ballast.HELD else size // 2  # the ballast is restored before the next file
         return max(0, free + files * size + self._journal.room - owed)
 
     def make_room(self, short: bool) -> None:
-        """While room is short, also files are copied out that are mostly needed."""
+        """While room is short, files are also copied out if most of their data is still needed."""
         self._short = self._state.short = short
         self._keeper.wake()
 
     async def close(self) -> None:
-        """No new work, everything queued is durable and marked, files closed, directories free."""
+        """Accepts no new work, makes everything queued durable, closes the files and unlocks the directories."""
         if self._closed:
             return
         self._closed = self._entries.closed = True
@@ -261,7 +262,7 @@ class DiskNode:
         except DanubeError as error:
             log.error("the journal could not be flushed: %s", error)
         self._journal.stop()
-        while self._tasks:  # a recovery that was under way ends with new ones
+        while self._tasks:  # a recovery that was in progress starts new ones at its end
             self._keeper.stop()
             for task in self._background:
                 task.cancel()
@@ -296,7 +297,7 @@ class DiskNode:
     async def _fence(self, ledger: LedgerId, epoch: Epoch) -> LedgerStatus:
         state = self._state
         if state.table.find(ledger) is None and self._roller.disk_full and self._journal.full:
-            raise DiskFull("no room for another ledger")  # what room is left is for deletions, which make more
+            raise DiskFull("no room for another ledger")  # the remaining room is for deletions, which free more
         await self._control(lambda: state.table.decide_fence(ledger, epoch))
         return self._status(state.table.get(ledger))
 
@@ -317,7 +318,7 @@ class DiskNode:
         self._keeper.wake()
 
     def _reserve(self, ledger: Ledger, last: int) -> None:
-        """A buffered ledger promises durably which offsets it may have used, before it acknowledges any of them."""
+        """Durably records which offsets a buffered ledger may have used, before it acknowledges any of them."""
         if last >= ledger.reserved:
             record = Control(EntryKind.RESERVE, ledger.id, last + RESERVE_OFFSETS)
             self._state.table.replay(record)
@@ -343,7 +344,7 @@ class DiskNode:
         return LedgerFenced(f"ledger {ledger} is closed for epoch {epoch}")
 
     async def _append_again(self, ledger: Ledger, epoch: Epoch, batch: Batch, confirmed: int) -> None:
-        """An offset at or below the highest: the same batch again, or one that comes late."""
+        """Appends at or below the highest offset: the same batch once more, or one that arrives late."""
         first, last = batch.base_offset, batch.last_offset
         found = await self._entries.find(ledger, first, last)
         queued = self._journal.find_queued(ledger.id, first, last)
@@ -356,11 +357,11 @@ class DiskNode:
             raise EntryConflict(f"ledger {ledger.id} has another batch within offsets {first} to {last}")
         if found is None and queued is None:
             if self._state.table.find(ledger.id) is not ledger or not ledger.admits(epoch):
-                raise self._why_not(ledger.id, epoch, batch, confirmed)  # fenced, sealed or deleted since
+                raise self._why_not(ledger.id, epoch, batch, confirmed)  # it was fenced, sealed or deleted meanwhile
             if not self._journal.has_room(batch.size):
                 raise NodeBusy("too many bytes are waiting for the journal")
             ledger.confirmed = max(confirmed, ledger.confirmed)
-            lazy = ledger.durability == BUFFERED and ledger.state == OPEN  # what recovery brings back is synced
+            lazy = ledger.durability == BUFFERED and ledger.state == OPEN  # what recovery writes again is synced
             await self._journal.append(ledger, batch, confirmed, sync=not lazy)
         elif found is None:
             await self._journal.after_appends()
@@ -372,13 +373,13 @@ class DiskNode:
         return self._disks.pinned
 
     def unpin(self, generations: Sequence[int]) -> None:
-        """These files have been copied."""
+        """Allows these files to be removed again: they have been copied."""
         for generation in generations:
             self.pinned.generations.pop(generation, None)
         self._keeper.wake()
 
     def written(self) -> tuple[NodeFile, Written] | None:
-        """The files there are and how far each is written, as a crash now would leave them; None in between files."""
+        """All files and how far each is written, as a crash now would leave them; None while files change."""
         active, node, files = self._journal.active, self._disks.belongings.node, self._state.files
         newest = max([generation for generation, slot in node.files.items() if slot == JOURNAL], default=None)
         if self._journal.failure is not None or newest != active.file.generation or not node.files.keys() <= set(files):
@@ -414,7 +415,7 @@ class DiskNode:
             self._task(self._start_over())
 
     async def _start_over(self) -> None:
-        """§7: the file is abandoned where it was last synced; memory is rebuilt from what is durable."""
+        """Abandons the file where it was last synced, and rebuilds memory from what is durable (§7)."""
         old, active = self._state, self._journal.active
         for task in self._background:
             task.cancel()

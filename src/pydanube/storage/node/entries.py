@@ -1,6 +1,6 @@
-"""Finds the entries of a disk node and reads them back: in the file being written, in closed files, in copies of them.
+"""Finds the entries of a disk node and reads them back: from the file being written, closed files, or their copies.
 
-It marks a ledger as damaged when it finds that a part of it cannot be read. It never decides who may read.
+It marks a ledger as damaged when a part of it turns out to be unreadable. It never decides who may read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class EntryReader:
-    """For one node, which calls `take_over` at its start and whenever recovery has rebuilt its state."""
+    """Reads the entries of one node, which calls `take_over` when it starts and after each recovery."""
 
     _state: NodeState
     _journal: Journal
@@ -72,9 +72,9 @@ class EntryReader:
         return first
 
     async def _next_run(self, found: Ledger, offset: int) -> int | None:
-        """Where the next offsets without a gap begin, as the indexes say."""
+        """The start of the next run of offsets at or after `offset`, according to the indexes."""
         state, ledger = self._state, found.id
-        firsts: dict[int, int | None] = {}  # by file; looks again after each wait, as `find` does
+        firsts: dict[int, int | None] = {}  # by file; looks again after each await, as `find` does
         while left := [generation for generation in found.files_at(offset, OFFSET_MAX) if generation not in firsts]:
             firsts[left[0]] = None
             file = state.files.get(left[0])
@@ -86,7 +86,7 @@ class EntryReader:
         return min([first for first in (newest, *firsts.values()) if first is not None], default=None)
 
     async def find_intact(self, ledger: LedgerId, offset: int) -> int:
-        """Tries what the indexes name, from entry to entry, and where a directory is lost, from group to group."""
+        """Tries the entries that the indexes name one by one, and whole groups where a directory is lost."""
         found = self._state.table.get(ledger)
         while found.state != SEALED or offset <= found.sealed:
             place = await self.find(found, offset, offset)
@@ -105,7 +105,7 @@ class EntryReader:
         raise EntryMissing(f"ledger {ledger} has no intact entry at or after offset {offset} here")
 
     async def _intact_from(self, file: StoredFile, block: int, ledger: Ledger, offset: int) -> tuple[bool, int]:
-        """The first sound entry at or after `offset` of a group that `find` found; or the offset behind the group."""
+        """The first intact entry at or after `offset` in a group that `find` found; or the offset after the group."""
         assert file.handle is not None
         assert file.index is not None
         try:
@@ -116,10 +116,10 @@ class EntryReader:
             self._state.cache.done(file)
 
     async def find(self, ledger: Ledger, first: int, last: int) -> tuple[StoredFile, int] | None:
-        """File and block of an entry within the offsets, with the file held for `read_file`.
+        """The file and the block of an entry within the offsets; the file stays open for `read_file`.
 
-        Looks again after each wait: entries move on, to a closed file by a roll and to a kept one by copying out. When
-        it finds none, none was there in this very moment.
+        Looks again after each await, because entries move: into a closed file by a roll, and into a kept one when they
+        are copied out. If it finds none, there was none at that moment.
         """
         state = self._state
         tried: set[int] = set()
@@ -145,7 +145,7 @@ class EntryReader:
                 self._found_damaged(ledger, f"ledger {ledger.id}: a part of {file.name} is damaged")
 
     async def read_file(self, file: StoredFile, block: int, ledger: Ledger, offset: int, bytes_max: int) -> list[Batch]:
-        """What `find` found; lets go of the file."""
+        """Reads what `find` found, and releases the file."""
         assert file.handle is not None
         active = self._journal.active
         end = active.position if file is active.file else file.length
@@ -163,16 +163,17 @@ class EntryReader:
             self._state.cache.done(file)
 
     def _found_damaged(self, ledger: Ledger, what: str) -> None:
-        """Found again whenever it is read, or scanned at a start: there is nothing to write down."""
+        """Marks the ledger in memory only: the damage is found again by the next read or the scan of a start."""
         if ledger.lost_through < ledger.queued and not self.closed:
             log.error("%s", what)
             ledger.lose(ledger.queued)
 
     def _lose_disk(self, disk: Disk) -> None:
-        """A data directory failed: its ledgers end, and do not answer for what may be on it; others go on."""
+        """A data directory failed. Ledgers with data on it take no more appends, and cannot tell what is missing there;
+        the others continue."""
         for slot, held in self._disks.data.items():
             if held is disk:
                 for ledger in self._state.table:
                     if ledger.homes >> slot & 1:
                         ledger.close()
-                        ledger.lose(ledger.queued)  # nothing above was ever there: they can be recovered
+                        ledger.lose(ledger.queued)  # nothing above that was ever stored, so it can be recovered

@@ -41,12 +41,12 @@ from pydanube.wire.batch import Batch
 from pydanube.wire.intact import is_intact
 
 log = logging.getLogger(__name__)
-CHUNK_BYTES = 256 * KIB  # one read brings many small groups, or the directory of a large one
+CHUNK_BYTES = 256 * KIB  # one read gets many small groups, or the directory of a large one
 
 
 @dataclass(slots=True)
 class StoredFile:
-    """One file on one disk. The newest, which is being written, keeps its index in memory for good."""
+    """One file on one disk. The newest one, which is being written, always keeps its index in memory."""
 
     disk: Disk
     generation: int
@@ -56,22 +56,22 @@ class StoredFile:
     live: int = 0  # bytes of entries whose ledgers still exist
     total: int = 0
     length: int = 0  # of the valid part
-    capacity: int = 0  # bytes set aside for it, if this process made it
+    capacity: int = 0  # bytes reserved for it, if this process created it
     handle: DiskFile | None = None
     index: FileIndex | None = None
     index_bytes: int = 0
     readers: int = 0
-    closed: bool = False  # nothing is written to it any more, and its ledgers know of it
+    closed: bool = False  # it is no longer written to, and its ledgers know which entries it has
     gone: bool = False
-    damage: list[Damage] = field(default_factory=list)  # as far as it is known: an indexed file is not looked through
+    damage: list[Damage] = field(default_factory=list)  # as far as known: a file with an index is not scanned
 
     def needed(self, table: LedgerTable) -> bool:
-        """Whether a ledger that still exists has entries in it, or may have some in a part of it that is damaged."""
+        """Whether a ledger that still exists has entries in this file, or may have some in a damaged part of it."""
         if self.live > 0:
             return True
         for damage in self.damage:
             if damage.ledgers is None or any(table.find(ledger) is not None for ledger in damage.ledgers):
-                return True  # where nobody can tell whose it was, the file stays for good
+                return True  # if it is unknown which ledgers are affected, the file is kept
         return False
 
     def may_have_lost(self, ledger: LedgerId) -> bool:
@@ -91,13 +91,13 @@ def generation_of(name: str) -> int:
 
 
 def generations(names: Iterable[str], kind: str = "[a-z]+") -> list[int]:
-    """Numbers of the files of a kind, or of all; a name that only looks like theirs is somebody else's."""
+    """The generations of all files, or of one kind. Names that only look similar are ignored: they are not ours."""
     form = re.compile(rf"{kind}-([0-9a-f]{{16}})\.log")
     return [int(found[1], 16) for name in names if (found := form.fullmatch(name)) is not None]
 
 
 async def read_header(file: StoredFile, identity: NodeIdentity) -> FileHeader | None:
-    """Opens the file and learns its salt. None if the header is damaged; one of another file or node is refused."""
+    """Opens the file and learns its salt. None if the header is damaged; that of another file or node is refused."""
     handle = file.handle = await file.disk.open(file.name)
     start = await AroundBadBlocks(file.disk, handle).read(0, FILE_START_BYTES)
     claimed = decode_file_header(start[:BLOCK_BYTES])
@@ -122,15 +122,16 @@ async def run_scan(file: StoredFile, end: int | None, *, sealed: bool = False) -
     except StopIteration as done:
         result: Scan = done.value
     if end is None and not sealed and any(place >= result.end for place in content.bad):
-        # What was written last may lie there, and may have been synced: it is no torn tail for want of proof.
+        # The newest entries may be in there, and may have been synced: without proof it is not a torn tail.
         result.damage.append(Damage(file.generation, result.end, size - result.end, None))
     return result
 
 
 async def load_index(file: StoredFile, end: int | None) -> tuple[FileIndex, int] | None:
-    """The stored index of an open file and the end of the file's valid part, which is `end` if anybody knows it.
+    """The stored index of an open file, and the end of the file's valid part, which is `end` if that is known.
 
-    None if there is none to trust: it is damaged or of another file, or knows of more or less than the file has.
+    None if no index can be trusted: it is missing or damaged, belongs to another file, or covers more or less than the
+    file holds.
     """
     try:
         handle = await file.disk.open(index_name(file.generation))
@@ -151,7 +152,8 @@ async def load_index(file: StoredFile, end: int | None) -> tuple[FileIndex, int]
 
 
 async def store_index(file: StoredFile, index: FileIndex, end: int) -> None:
-    """Saves the next start a scan. Not synced, and no failure: an index that is missing or damaged is built again."""
+    """Stores the index, which saves the next start a scan. It is not synced and never fails: an index that is missing
+    or damaged is rebuilt."""
     disk, name = file.disk, index_name(file.generation)
     try:
         await try_remove(disk, name + ".tmp")
@@ -168,7 +170,7 @@ async def store_index(file: StoredFile, index: FileIndex, end: int) -> None:
 
 @dataclass(slots=True)
 class FileCache:
-    """Opened files, least recently used out, bounded by the bytes of their indexes and by their number."""
+    """Open files, bounded by the bytes of their indexes and by their number; the least recently used one goes first."""
 
     bytes_max: int
     files_max: int = 256
@@ -176,7 +178,7 @@ class FileCache:
     _bytes: int = 0
 
     async def open(self, file: StoredFile) -> tuple[DiskFile, FileIndex]:
-        """Opens it for one reader, who calls `done`; until then it is neither closed nor written over."""
+        """Opens a file for one reader, which calls `done` afterwards. Until then it is neither closed nor reused."""
         file.readers += 1
         try:
             handle, index = await self._load(file)
@@ -208,7 +210,7 @@ class FileCache:
         return handle, file.index
 
     def adopt(self, file: StoredFile) -> None:
-        """A file that was written just now and is open already."""
+        """Adds a file that was just written and is already open."""
         if file.index is not None and file.generation not in self._opened:
             file.index_bytes = file.index.size
             self._opened[file.generation] = file
@@ -238,11 +240,11 @@ class FileCache:
 async def read_entries(
     handle: AroundBadBlocks, salt: int, block: int, end: int, ledger: LedgerId, offset: int, bytes_max: int
 ) -> list[Batch]:
-    """Batches of `ledger` from the one that holds `offset` on, without a gap, from the group at `block` and later ones.
+    """Batches of `ledger` without a gap, from the one that holds `offset` on, in the group at `block` and later ones.
 
-    None if that group is whole and does not hold the offset. Nothing at or after `end` is looked at: a torn tail may
-    lie there. Every checksum on the way is checked: if the first batch does not hold, `LedgerDamaged`; if a later one
-    or a later group does not, the batches before it.
+    None if that group is intact and does not hold the offset. Nothing at or after `end` is read, because a torn tail
+    may be there. Every checksum is verified: raises `LedgerDamaged` if the first batch is damaged, and returns the
+    batches before the damage if a later batch or group is.
     """
     position = start = block * BLOCK_BYTES
     chunk = await handle.read(position, min(CHUNK_BYTES, end - position))
@@ -281,9 +283,9 @@ async def read_entries(
 async def find_intact(
     handle: AroundBadBlocks, salt: int, block: int, ledger: LedgerId, offset: int
 ) -> tuple[bool, int]:
-    """Whether the group at `block` has a sound batch of `ledger` at or after `offset`, and its base offset.
+    """Whether the group at `block` has an intact batch of `ledger` at or after `offset`, and its base offset.
 
-    If not, the offset behind all its batches. `LedgerDamaged` if its directory cannot be read.
+    If not, the offset after all its batches. `LedgerDamaged` if its directory cannot be read.
     """
     position = block * BLOCK_BYTES
     start = await handle.read(position, GROUP_HEADER_BYTES)
@@ -327,7 +329,7 @@ def _batch(chunk: bytes, start: int, entry: Entry) -> Batch:
 
 
 async def try_remove(disk: Disk, name: str) -> None:
-    """Removes what nobody needs; a disk that refuses is none of the caller's business."""
+    """Removes a file that is no longer needed; a failure is ignored."""
     try:
         await disk.remove(name)
     except DanubeError:

@@ -1,7 +1,7 @@
-"""The one journal of a node: as many appends as wait become one group, one write, one sync. Group commit, no timer.
+"""The one journal of a node: all appends that wait become one group, one write and one sync. Group commit, no timer.
 
-It owns the file being written and the queue in front of it. It knows nothing of who may append (that is `node`), and it
-never retries a write or a sync: a failure fails every waiter and is handed to the node, which starts over by recovery.
+It owns the file being written and the queue in front of it. It does not know who may append (`DiskNode` decides that).
+It never retries a write or a sync: a failure fails all waiting requests, and is reported to the node, which recovers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pydanube.storage.node.files import StoredFile
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import Batch
 
-CONTROL_ROOM_PART = 8  # the last 1/8 of a file is for control records while there is no spare file
+CONTROL_ROOM_PART = 8  # while there is no spare file, the last eighth of a file is for control records only
 
 
 @dataclass(slots=True)
 class Packed:
-    """The appends of a group as the file wants them, made for all of them at once when it is about to be written."""
+    """The appends of a group in the form of the file, built for all of them at once just before the write."""
 
     directory: list[bytes] = field(default_factory=list)
     body: list[bytes] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Packed:
 
 @dataclass(slots=True)
 class Pending:
-    """A group that is being filled, queued or written. Appends may be refused on their own, if the disk is full."""
+    """A group that is being filled, queued or written. If the disk is full, its appends may be refused separately."""
 
     appends: list[tuple[Ledger, Batch, int]] = field(default_factory=list)  # with the last confirmed offset
     body_bytes: int = 0
@@ -61,7 +61,7 @@ class Pending:
         return {**dict.fromkeys(self.control_ledgers, NO_OFFSET), **lasts}
 
     def length(self, prior: Names | None) -> int:
-        """Once it is packed, behind a group with these names."""
+        """Bytes of the packed group, if it follows a group with the names `prior`."""
         names = self.control_ledgers.keys() | self.packed.runs.keys()
         return group_length(self.entries, len(names) + len(prior or ()), self.body_bytes)
 
@@ -91,7 +91,7 @@ class Pending:
                 runs[key].append([first, first + count - 1, confirmed, size])
 
     def refuse_appends(self, error: DanubeError) -> None:
-        """They are no longer in it, and as they leave gaps, their ledgers are closed."""
+        """Takes the appends out of the group, and closes their ledgers, because they leave gaps."""
         for ledger, _, _ in self.appends:
             ledger.close()
         _refuse(self.waiters, error)
@@ -109,15 +109,15 @@ class ActiveFile:
     handle: DiskFile
     index: FileIndex
     position: int
-    capacity: int  # bytes set aside for it
+    capacity: int  # bytes reserved for it
     number: int  # of the last group written
     synced_number: int
     synced_end: int  # where the last synced group ends
     covered: bool = False  # the last group is a mark, or the checkpoint, which needs none
-    prior: Names | None = None  # what the next group says of the last, if that has one block
+    prior: Names | None = None  # names of the last group, which the next one repeats, if it has only one block
 
     def wrote(self, number: int, length: int, names: Names) -> None:
-        """One more group is in the file."""
+        """Notes that one more group is in the file."""
         self.number = number
         self.position += length
         self.prior = names if length == BLOCK_BYTES else None
@@ -136,7 +136,7 @@ class Journal:
         commits: Histogram | None = None,
     ) -> None:
         self.active = active
-        self._commits = commits or Histogram()  # seconds that groups took to be on disk
+        self._commits = commits or Histogram()  # how many seconds each group took to reach the disk
         self._settings = settings
         self._roll = roll
         self._report_failure = failed
@@ -153,7 +153,7 @@ class Journal:
         self.has_spare = False
         self.failure: DanubeError | None = None
         self.groups_written = 0
-        self._idle()  # what recovery wrote again waits for its mark too
+        self._idle()  # what recovery wrote again needs a mark too
 
     # -- submitting --------------------------------------------------------------------------------------------------
 
@@ -176,21 +176,21 @@ class Journal:
         return waiter
 
     def has_room(self, size: int) -> bool:
-        """Whether an append of that size may be queued; the node asks before it promises anything."""
+        """Whether an append of that size may be queued; the node asks before it accepts one."""
         return self._queued_bytes + size <= self._settings.pending_bytes_max
 
     @property
     def room(self) -> int:
-        """Bytes of the active file that nothing waits for."""
+        """Bytes left in the active file after everything queued."""
         return max(0, self.active.capacity - self.active.position - self._queued_bytes)
 
     @property
     def crowded(self) -> bool:
-        """So much waits that not even control records should join."""
+        """Whether so much is waiting that not even control records should be added."""
         return len(self._queue) >= GROUPS_WAITING_MAX
 
     def submit(self, controls: Sequence[Control]) -> Future[None]:
-        """Queues control records; with none, the future is a barrier behind those queued so far."""
+        """Queues control records; with none, the future is a barrier after those queued so far."""
         if self.failure is not None:
             return self._refused(self.failure)
         for record in controls:
@@ -198,7 +198,7 @@ class Journal:
         return self._wait(self._filling.control_waiters)
 
     def note(self, record: Control) -> None:
-        """A control record that must be durable before what follows it is acknowledged."""
+        """Queues a control record that must be durable before anything after it is acknowledged."""
         group = self._filling
         if group.entries >= GROUP_ENTRIES_MAX:
             group = self._next_group()
@@ -207,19 +207,19 @@ class Journal:
         group.sync = True
 
     def after_appends(self) -> Future[None]:
-        """A barrier behind all appends queued so far, for one that comes again."""
+        """A barrier after all appends queued so far, for an append that is repeated."""
         if self.failure is not None:
             return self._refused(self.failure)
         return self._wait(self._filling.waiters)
 
     @property
     def full(self) -> bool:
-        """No spare file, and the active one has room for control records only."""
+        """Whether there is no spare file, and the active one has room for control records only."""
         limit = self.active.capacity - self.active.capacity // CONTROL_ROOM_PART
         return not self.has_spare and self.active.position + 2 * BLOCK_BYTES > limit
 
     def find_queued(self, ledger: LedgerId, first: int, last: int) -> tuple[int, int] | None:
-        """Base offset and checksum of a batch on its way that overlaps [first, last], for one that comes again."""
+        """Base offset and checksum of a queued batch that overlaps [first, last], for an append that is repeated."""
         groups = (
             [*self._queue, self._filling] if self._writing is None else [self._writing, *self._queue, self._filling]
         )
@@ -270,14 +270,14 @@ class Journal:
 
     def _write_or_roll(self, group: Pending) -> None:
         if not group.entries and group.kind is not GroupKind.MARK:
-            self._resolve(group)  # barriers alone: everything before them is written
+            self._resolve(group)  # it has only barriers, and everything before them is written
         elif self._fits(group):
             self._write(group)
         else:
             self._roll(group.length(None)).add_done_callback(self._rolled)
 
     def _fits(self, group: Pending) -> bool:
-        if group.kind is GroupKind.MARK:  # for which the last block is kept
+        if group.kind is GroupKind.MARK:  # the last block is kept for it
             return self.active.position + group.length(self.active.prior) <= self.active.capacity
         limit = self.active.capacity
         if group.body_bytes and not self.has_spare:
@@ -285,9 +285,9 @@ class Journal:
         return self.active.position + group.length(self.active.prior) + BLOCK_BYTES <= limit
 
     def _refuse_appends(self, error: DanubeError) -> None:
-        """The disk is full: no append is taken, also of those that wait, for later ones must not overtake.
+        """The disk is full: refuses all appends, including those that wait, because later ones must not overtake them.
 
-        Control records still have room. Were they refused too, memory would know what no file does.
+        Control records still have room. If they were refused too, memory would hold changes that no file has.
         """
         for group in (self._writing, *self._queue, self._filling):
             if group is not None:
@@ -327,7 +327,7 @@ class Journal:
         written.add_done_callback(lambda done: self._written(done, group, number, length, names, sync, began))
 
     def _synced(self, done: Future[None], mark: Pending) -> None:
-        """Buffered groups are on disk now, and the mark behind them may say so."""
+        """Buffered groups are on disk now, so the mark after them may say so."""
         error = done.exception()
         if self.failure is not None:
             return
@@ -339,7 +339,7 @@ class Journal:
         self._write(mark)
 
     def _must_sync(self, group: Pending) -> bool:
-        """Sync before ack: entries that are promised to be on disk, or buffered ones that have waited long enough."""
+        """Whether to sync before the ack: entries promised to be on disk, or buffered ones that have waited enough."""
         waited = self._unsynced_since
         return group.sync or (waited is not None and self._loop.time() - waited >= self._settings.buffered_sync_seconds)
 
@@ -395,7 +395,7 @@ class Journal:
     # -- idle and end ------------------------------------------------------------------------------------------------
 
     def _idle(self) -> None:
-        """Nothing waits: after a while one mark group covers the last group, so that later damage to it is noticed."""
+        """Nothing waits: writes a mark after a while, which covers the last group, so that later damage is noticed."""
         if self._mark_timer is None and self.failure is None and not self.active.covered:
             self._mark_timer = self._loop.call_later(self._settings.mark_idle_seconds, self._mark)
 
@@ -410,7 +410,7 @@ class Journal:
             self._schedule()
 
     async def flush(self) -> None:
-        """Everything queued so far is durable when this returns, and covered by a mark."""
+        """Makes everything queued so far durable, and covers it with a mark."""
         if self.failure is not None:
             raise self.failure
         if self._filling.waited_for:
@@ -420,11 +420,11 @@ class Journal:
         await self._wait(mark.waiters)
 
     def stop(self) -> None:
-        """No more of this journal: fails what waits."""
+        """Ends this journal, and fails everything that waits."""
         self.fail(NodeClosed("the storage node is closed"), report=False)
 
     def fail(self, error: DanubeError, *, report: bool = True) -> None:
-        """A write or sync failed: nothing that waits is acknowledged, and nothing is written here any more."""
+        """Called after a failed write or sync: nothing that waits is acknowledged, and nothing more is written here."""
         if self.failure is not None:
             return
         self.failure = error

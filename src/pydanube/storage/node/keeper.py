@@ -1,6 +1,6 @@
-"""Frees journal files: those nobody needs go at once, those few need are copied out first, slowly.
+"""Frees journal files: unneeded ones are removed at once; what little is needed of others is copied out first, slowly.
 
-The order is the promise: the copy is synced and named, the ledgers know of it durably, and only then the source goes.
+The order matters: the copy is synced and named, its ledgers durably record it, and only then is the source removed.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from pydanube.storage.node.new_file import copy_group
 from pydanube.storage.node.state import BALLAST, Ballast, NodeState
 
 log = logging.getLogger(__name__)
-RECYCLED_FILES_MAX = 2  # journal files kept to be written over
-SMALL_FILES_MAX = 8  # so many nearly empty files are merged into one
-COPY_BELOW_WHEN_FULL = 0.75  # a quarter of a file is worth the copy when there is no room for another
+RECYCLED_FILES_MAX = 2  # journal files kept to be overwritten
+SMALL_FILES_MAX = 8  # this many nearly empty files are merged into one
+COPY_BELOW_WHEN_FULL = 0.75  # freeing a quarter of a file is worth the copy when there is no room for another
 PAUSE_SECONDS_MAX = 60.0  # between attempts to copy to a disk that is full or fails
 Log = Callable[[list[Control]], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class Copy:
-    """One file being written with what `slot` takes over from a source."""
+    """A file being written with the entries that data directory `slot` takes from the sources."""
 
     slot: int
     disk: Disk
@@ -67,15 +67,15 @@ class Keeper:
         self._stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._source: StoredFile | None = None  # being copied
-        self._at_once = SOURCES_MAX  # files to copy, fewer on a full disk
-        self._failures = 0  # to copy, in a row
+        self._at_once = SOURCES_MAX  # files to copy at a time; fewer on a full disk
+        self._failures = 0  # failed copies in a row
         self._not_before = 0.0
 
     def wake(self) -> None:
         self._wake.set()
 
     def stop(self) -> None:
-        """`run` ends soon, between two steps: a file must not be renamed or removed behind the back of a start."""
+        """Ends `run` soon, between two steps: a file must not be renamed or removed while the node starts over."""
         self._stopped.set()
         self._wake.set()
 
@@ -112,10 +112,10 @@ class Keeper:
         return file.generation in self._state.disks.pinned.generations
 
     def _worth_copying(self) -> list[StoredFile]:
-        """Files of which little is needed any more, many small ones, or the oldest of a journal over its budget."""
+        """Files of which little is still needed, many small ones, or the oldest of a journal over its budget."""
         settings = self._state.disks.settings
         table = self._state.table
-        closed = [file for file in self._closed() if not file.damage and file.needed(table)]  # the damaged stay
+        closed = [file for file in self._closed() if not file.damage and file.needed(table)]  # damaged files stay
         below = COPY_BELOW_WHEN_FULL if self._state.full or self._state.short else settings.copy_below
         sparse = [file for file in closed if file.live < file.total * below]
         if sparse:
@@ -130,12 +130,12 @@ class Keeper:
         return []
 
     async def remove(self, file: StoredFile) -> None:
-        """Nobody needs it: its ledgers are deleted or copied, durably."""
+        """Removes a file whose ledgers have all been deleted or copied, durably."""
         file.gone = True
         self._state.files.pop(file.generation, None)
         try:
             await self._state.disks.belongings.change(drop=[file.generation])
-        except DanubeError as error:  # it is listed, and so it has to be there: tried again
+        except DanubeError as error:  # a listed file must exist, so removing it is tried again later
             log.warning("%s could not be removed yet: %s", file.name, error)
             file.gone = False
             self._state.files[file.generation] = file
@@ -153,13 +153,13 @@ class Keeper:
         self._state.cache.forget(file)
 
     def _reusable(self, file: StoredFile) -> bool:
-        """A journal file of the usual size that nobody reads: writing over it is quicker than into a new one."""
+        """Whether it is a journal file of the usual size without readers: overwriting it is faster than a new file."""
         state = self._state
         usual = not file.kept and file.disk is state.disks.journal and file.capacity == state.disks.settings.file_bytes
         return usual and file.readers == 0 and len(state.recycled) < RECYCLED_FILES_MAX
 
     async def _recycle(self, file: StoredFile) -> None:
-        """Its new name is durable before anything is written over it; what is left inside carries another salt."""
+        """Makes the new name durable before the file is overwritten. Old groups left in it have another salt."""
         name = f"recycled-{file.generation:016x}.tmp"
         await file.disk.rename(file.name, name)
         await file.disk.sync_directory()
@@ -187,7 +187,7 @@ class Keeper:
                 raise
 
     async def _discard(self, copies: dict[int, Copy]) -> None:
-        """Copies that count for nothing; if the `node` file cannot say so, the next start removes them."""
+        """Removes unfinished copies; if they cannot be taken off the list, the next start removes them."""
         try:
             await self._state.disks.belongings.change(drop=[copy.active.file.generation for copy in copies.values()])
         except DanubeError as error:
@@ -198,7 +198,8 @@ class Keeper:
                 await try_remove(copy.disk, name)
 
     async def _failed(self, sources: list[StoredFile], error: DanubeError) -> None:
-        """What is damaged stays; on a full disk fewer files are tried, then one with the ballast's room; then later."""
+        """A damaged file stays. On a full disk, fewer files are tried, then one with the room of the ballast, and then
+        everything again later."""
         if isinstance(error, LedgerDamaged) and self._source is not None:
             self._source.damage.append(Damage(self._source.generation, 0, self._source.length, None))
             log.error("%s is kept because part of it is damaged: %s", self._source.name, error)
@@ -217,12 +218,12 @@ class Keeper:
                 log.warning("could not copy the live data of %d files yet: %s", len(sources), error)
 
     def _return_ballast(self) -> None:
-        """Its room is free again; whoever sets files aside takes it."""
+        """Marks the ballast as gone; the next file that is set aside restores it."""
         if self._state.ballast is Ballast.LENT:
             self._state.ballast = Ballast.GONE
 
     async def _copy_out(self, sources: list[StoredFile], copies: dict[int, Copy]) -> None:
-        """The live entries of the sources, into one file per data directory that takes some of them."""
+        """Copies the live entries of the sources into one file for each data directory that takes some of them."""
         state = self._state
         slots = sorted(state.disks.data)
         for source in sources:
@@ -285,7 +286,7 @@ class Keeper:
         raise NodeClosed("the node is stopping or restarting")
 
     async def _seal_copy(self, disk: Disk, active: ActiveFile) -> None:
-        """Whole, durable and under its final name: only now may the source go."""
+        """Completes the copy and makes it durable under its final name; only then may the source be removed."""
         number = active.number + 1
         parts, length = encode_group(
             active.file.salt, number, active.number, [], [], 0, NOBODY, GroupKind.MARK, active.prior
@@ -296,7 +297,7 @@ class Keeper:
         await disk.sync_directory()
 
     async def _switch(self, sources: list[StoredFile], copies: dict[int, Copy]) -> None:
-        """Readers find the copies from here on; the sources go when the ledgers' homes are durable."""
+        """From here on readers find the copies. The sources are removed when the ledgers' homes are durable."""
         state = self._state
         homes = [
             Control(EntryKind.KEPT, ledger, copy.slot)

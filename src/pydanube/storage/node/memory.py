@@ -1,6 +1,7 @@
-"""A storage node that keeps ledgers in memory: the same rules, no disk. For tests, demonstrations and lossy namespaces.
+"""A storage node that keeps ledgers in memory, by the same rules. For tests, demonstrations and namespaces that may
+lose data.
 
-What it acknowledges is gone when the process ends, and its identity with it, so no absence on it proves anything.
+What it acknowledges is lost when the process ends, and so is its identity, so that absent entries prove nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Statuses = list[LedgerStatus]
 
 
 class MemoryNode:
-    """A `StorageNode` bounded by `bytes_max`; beyond it appends are refused with `NodeBusy`."""
+    """A `StorageNode` bounded by `bytes_max`; beyond that, appends are refused with `NodeBusy`."""
 
     def __init__(self, randomness: Randomness, *, bytes_max: int = MEMORY_NODE_BYTES) -> None:
         self._identity = NodeIdentity(randomness.bytes(16).hex())

@@ -1,4 +1,4 @@
-"""Makes the next journal file: a header, the checkpoint twice, and the entries that have to be written again."""
+"""Creates the next journal file: a header, the checkpoint twice, and the entries that must be written again."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from pydanube.storage.node.node_file import NodeFile
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.intact import is_intact
 
-CONTROL_BYTES = 8 * BLOCK_BYTES  # room for control records in a file that is made on a full disk
+CONTROL_BYTES = 8 * BLOCK_BYTES  # room for control records in a file that is created on a full disk
 
 
 def bytes_needed(table: LedgerTable, room: int) -> int:
-    """Of a new file: header, checkpoints, groups of `room` bytes, and a mark at the end."""
+    """The size of a new file: its header, the checkpoints, groups of `room` bytes, and a mark at the end."""
     checkpoints = CHECKPOINTS * group_length(0, 0, table.checkpoint_bytes)
     return BLOCK_BYTES + checkpoints + room + 2 * BLOCK_BYTES
 
@@ -53,9 +53,9 @@ async def write_new_file(
     previous: tuple[int, int] | None = None,
     room: int = 0,
 ) -> ActiveFile:
-    """Header, checkpoint twice and whatever must be written again, synced before the file gets its name.
+    """Writes the header, the checkpoint twice and what must be written again, and syncs before the file gets its name.
 
-    `spare` is a file set aside for it and its size, enough for a group of `room` bytes.
+    `spare` is a file set aside for this purpose and its size, which is enough for a group of `room` bytes.
     """
     if newest is not None:
         previous = (newest.generation, newest.closed_at)
@@ -94,7 +94,7 @@ async def write_new_file(
 
 
 async def _create(disk: Disk, name: str, capacity: int, least: int) -> tuple[DiskFile, int]:
-    """A file and its capacity. On a full disk that is little: not for appends, but for deletions, which make room."""
+    """A file and its capacity. On a full disk it is too small for appends, but has room for deletions."""
     try:
         return await disk.create(name, reserve=capacity), capacity
     except DiskFull:
@@ -104,7 +104,7 @@ async def _create(disk: Disk, name: str, capacity: int, least: int) -> tuple[Dis
 
 
 async def _write_again(active: ActiveFile, disk: Disk, table: LedgerTable, newest: Scan) -> None:
-    """Entries that were whole but perhaps never synced: on disk for certain now, or not at all."""
+    """Writes again the entries that were intact but perhaps never synced, so that they are certainly on disk."""
     source = await disk.open(file_name(newest.generation))
     try:
         for group in newest.uncovered:
@@ -118,7 +118,7 @@ async def _write_again(active: ActiveFile, disk: Disk, table: LedgerTable, newes
 
 
 async def copy_group(source: Readable, active: ActiveFile, entries: list[Entry], table: LedgerTable) -> int:
-    """Writes the batches of `entries` as one more group of `active`, not synced; returns its length."""
+    """Writes the batches of `entries` as one more group of `active`, without a sync; returns its length."""
     body = []
     for entry in entries:
         data = await source.read(entry.position, entry.length)

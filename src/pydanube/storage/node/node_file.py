@@ -1,8 +1,8 @@
-"""The `node` file: whose directory this is, how often the node has started, and which files must be there.
+"""The `node` file: which node the directory belongs to, how often the node has started, and which files must exist.
 
-It is written in place, two equal copies one after the other, so that a full disk, a torn write or damage to one of them
-leaves the other. A file is listed before anything in it is acknowledged, and taken off the list before it is removed:
-what is listed and not there was lost.
+It is written in place as two equal copies, one after the other, so that one survives a full disk, a torn write or
+damage to the other. A file is listed before anything in it is acknowledged, and taken off the list before it is
+removed: a file that is listed but missing was lost.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from pydanube.storage.node.bad_blocks import NODE_FILE, read_block_by_block
 from pydanube.storage.node.files import StoredFile, file_name, generations, read_header, try_remove
 
 log = logging.getLogger(__name__)
-OWNER = "storage node"  # of the lock
+OWNER = "storage node"  # named in the lock file
 JOURNAL = 0xFFFFFFFF  # in place of a data directory's number: the file is in the journal's own directory
 _MAGIC = b"DND3"
 _HEAD = struct.Struct("<4sI16sIIQQQII")  # magic, crc, then `NodeFile`, with the number of files at the end
 _FILE = struct.Struct("<QI")
-_SPARE_FILES = 64  # room for so many more when the list is made again
+_SPARE_FILES = 64  # room for this many more names when the file is rewritten
 _BYTES_MAX = blocks(_HEAD.size + _FILE.size * (NODE_FILES_MAX + _SPARE_FILES))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """What it says. Of a data directory's own only identity and slot count, and `boots` when it got its number."""
+    """The content. In a data directory's own file, only `identity` and `slot` count, and `boots` as of when it got its
+    number."""
 
     identity: NodeIdentity
     slot: int = 0  # number of the data directory; the journal's own is 0
-    slots: int = 1  # numbers given out so far
+    slots: int = 1  # numbers assigned so far
     boots: int = 0
     version: int = 0  # the copy with the higher one is newer
-    generations: int = 0  # highest number that a file of the list, or one that was removed, has had
+    generations: int = 0  # the highest of all files ever listed, including those that were removed
     files: Mapping[int, int] = field(default_factory=dict)  # generation -> data directory, or JOURNAL
-    copy_bytes: int = 0  # room for one copy in the file as it is
-    second_holds: bool = False  # and the first does not, or is older: it is the one to write first
+    copy_bytes: int = 0  # room for one copy in the present file
+    second_holds: bool = False  # the first copy is damaged or older than the second, and is overwritten first
 
     @property
     def bytes_needed(self) -> int:
@@ -73,7 +74,7 @@ def _decode(data: bytes, position: int) -> NodeFile | None:
 
 
 def decode_node_file(data: bytes) -> NodeFile | None:
-    """The newer of the copies that hold; None if neither does."""
+    """The newer of the intact copies; None if both are damaged."""
     first = _decode(data, 0)
     starts = [first.copy_bytes] if first is not None else range(BLOCK_BYTES, len(data), BLOCK_BYTES)
     seconds = (copy for start in starts if (copy := _decode(data, start)) is not None and copy.copy_bytes == start)
@@ -84,7 +85,8 @@ def decode_node_file(data: bytes) -> NodeFile | None:
 
 
 async def read_node_file(disk: Disk) -> NodeFile | None:
-    """None if the directory is new or not there; a damaged file is refused, for everything depends on whose it is."""
+    """The content; None if the directory is new or missing. A damaged file is refused, because everything depends on
+    which node it belongs to."""
     try:
         handle = await disk.open(NODE_FILE)
     except FileMissing:
@@ -96,7 +98,7 @@ async def read_node_file(disk: Disk) -> NodeFile | None:
     except DiskFailed:
         data, bad = await read_block_by_block(handle, 0, 2 * _BYTES_MAX)
         if len(bad) * BLOCK_BYTES >= len(data):
-            raise  # the disk, rather than a part of this file
+            raise  # the whole disk has failed, not just a part of this file
     finally:
         handle.close()
     found = decode_node_file(data)
@@ -106,7 +108,7 @@ async def read_node_file(disk: Disk) -> NodeFile | None:
 
 
 async def names_in(disk: Disk) -> list[str]:
-    """Of its files; none if the directory is not there."""
+    """The names of its files; empty if the directory does not exist."""
     try:
         return await disk.list()
     except FileMissing:
@@ -114,7 +116,7 @@ async def names_in(disk: Disk) -> list[str]:
 
 
 async def lock_if_there(disk: Disk, owner: str) -> bool:
-    """Takes the directory; false if there is none. Nothing is made before it is known that nothing is missing."""
+    """Locks the directory; false if it does not exist. Nothing is created before it is clear that none is missing."""
     try:
         await disk.lock(owner)
     except FileMissing:
@@ -123,8 +125,8 @@ async def lock_if_there(disk: Disk, owner: str) -> bool:
 
 
 async def settle_directory(disk: Disk, owner: str, *, locked: bool) -> None:
-    """The directory is there, durable under its name, and ours. At each start: the one that made it may have ended
-    before it was durable, and what is acknowledged in it would go with it."""
+    """Makes sure that the directory exists, is durable under its name, and is locked by us. Done at each start: the
+    process that created it may have ended before it was durable, and what is acknowledged in it would be lost."""
     await disk.make()
     await disk.sync_parent()
     if not locked:
@@ -132,7 +134,7 @@ async def settle_directory(disk: Disk, owner: str, *, locked: bool) -> None:
 
 
 async def free_set_aside(disk: Disk) -> None:
-    """Ballast and spare files go as at a start of the node, unless another process has it: room for something else."""
+    """Removes ballast and spare files to free room, as a start does; not if another process has the lock."""
     if await lock_if_there(disk, OWNER):
         try:
             await remove_temporary(disk)
@@ -142,21 +144,21 @@ async def free_set_aside(disk: Disk) -> None:
 
 
 async def remove_temporary(disk: Disk) -> None:
-    """Nothing that was acknowledged is in any of them."""
+    """Removes temporary files. None of them holds anything that was acknowledged."""
     for name in await disk.list():
         if name.endswith(".tmp"):
             await try_remove(disk, name)
 
 
 def node_file_content(node: NodeFile) -> tuple[NodeFile, bytes]:
-    """A whole file with room for more, and what it says of itself then."""
+    """The bytes of a new file with room for more names, and the content that they encode."""
     copy_bytes = blocks(node.bytes_needed + _SPARE_FILES * _FILE.size)
     node = replace(node, copy_bytes=copy_bytes, version=node.version + 1)
     return node, node.encode().ljust(copy_bytes, b"\0") * 2
 
 
 async def write_node_file(disk: Disk, node: NodeFile) -> NodeFile:
-    """A new file with room for more, under its name only when it is whole."""
+    """Writes a new file with room for more names, which gets its name only when it is complete."""
     node, content = node_file_content(node)
     temporary = NODE_FILE + ".tmp"
     await try_remove(disk, temporary)
@@ -178,25 +180,25 @@ class Belongings:
         self._node = node
         self._changing = asyncio.Lock()
         self._under_way: dict[Task[None], None] = {}
-        self._sound = node.copy_bytes > 0  # False: there is none, or a write to it failed and it is made again
+        self._sound = node.copy_bytes > 0  # False: it is missing, or a write to it failed, so it must be rewritten
 
     @property
     def node(self) -> NodeFile:
         return self._node
 
     async def boot(self, slots: int) -> None:
-        """One more start, with data directories numbered up to `slots`."""
+        """Counts one more start, with data directories numbered up to `slots`."""
         await self._store(replace(self._node, boots=self._node.boots + 1, slots=slots))
 
     async def count(self, slots: int) -> None:
-        """Data directories are numbered up to `slots` from now on."""
+        """Records that data directories are numbered up to `slots`."""
         if slots > self._node.slots:
             await self._store(replace(self._node, slots=slots))
 
     async def change(self, *, add: Mapping[int, int] | None = None, drop: Iterable[int] = ()) -> None:
-        """Lists files that must be there from now on, and no more those that are about to go.
+        """Lists files that must exist from now on, and takes off the list those that are about to be removed.
 
-        Once begun it goes on to its end, whoever waits for it: a write or rename must not come late.
+        Once begun, it is completed even if the caller is cancelled: a write or rename must not happen late.
         """
         await self._to_the_end(self._change(add or {}, list(drop)))
 
@@ -205,13 +207,13 @@ class Belongings:
             files = {**self._node.files, **add}
             for generation in drop:
                 files.pop(generation, None)
-            highest = max([self._node.generations, *add, *drop])  # whatever is left of a file, no other gets its number
+            highest = max([self._node.generations, *add, *drop])  # no number is used twice, in case a file is left over
             changed = files != self._node.files or highest != self._node.generations
-            if changed or not self._sound:  # a change that failed may have happened or not
+            if changed or not self._sound:  # a change that failed may or may not have happened
                 await self._store(replace(self._node, files=files, generations=highest))
 
     async def reserve(self) -> None:
-        """Room in the file for the next names, while there is room on the disk."""
+        """Makes room in the file for the next names, while the disk has room for it."""
         await self._to_the_end(self._reserve())
 
     async def settle(self) -> None:
@@ -227,7 +229,7 @@ class Belongings:
     def _over(self, task: Task[None]) -> None:
         del self._under_way[task]
         if not task.cancelled():
-            task.exception()  # whoever waits still gets it
+            task.exception()  # marks it as retrieved; a caller that waits still gets it
 
     async def _reserve(self) -> None:
         async with self._changing:
@@ -247,7 +249,7 @@ class Belongings:
         self._sound = False
         handle = await self._disk.open(NODE_FILE)
         try:
-            for place in places:  # never the only one that holds
+            for place in places:  # the only valid copy is never overwritten first
                 await handle.write(place, [copy], sync=True)
         finally:
             await handle.close()
@@ -261,11 +263,12 @@ async def identify(
     locked: list[Disk],
     expected: NodeIdentity | None = None,
 ) -> tuple[Belongings, dict[int, Disk]]:
-    """Whose directories these are, one boot more on the count; data directories by number, failed ones left out.
+    """The `node` file of these directories, with one more start counted, and the data directories by number, without
+    those that failed.
 
-    Takes them for this process first; `locked` are those it got, also if it fails. Nothing is written or made before
-    all of them were found to belong together, and the journal's own directory comes first. A node that is made here
-    gets the identity that is `expected`; any other one is refused.
+    It locks them for this process first; `locked` has those that it got, even if it fails. Nothing is written or
+    created before all of them are known to belong together, and the journal's own directory comes first. A node that is
+    created here gets the `expected` identity; an existing node with another one is refused.
     """
     if await lock_if_there(journal, OWNER):
         locked.append(journal)
@@ -284,7 +287,7 @@ async def identify(
     await settle_directory(journal, OWNER, locked=journal in locked)
     if journal not in locked:
         locked.append(journal)
-    await remove_temporary(journal)  # room for the next two steps, if the disk is full
+    await remove_temporary(journal)  # makes room for the next two steps, if the disk is full
     belongings = Belongings(journal, found)
     await belongings.boot(found.slots)
     for slot, disk in enumerate(new, found.slots):
@@ -299,14 +302,14 @@ async def identify(
             await _let_go(disk, locked)
     if not data:
         raise NodeDirectoryInvalid("no data directory can be used")
-    await belongings.count(max(data) + 1)  # not before: one that cannot be written must not cost a number each time
+    await belongings.count(max(data) + 1)  # only now: a directory that cannot be written must not use up numbers
     return belongings, data
 
 
 async def _sort_out(
     journal: Disk, directories: Sequence[Disk], found: NodeFile, fresh: bool, locked: list[Disk]
 ) -> tuple[dict[int, Disk], list[Disk]]:
-    """Data directories by number, and those that have none yet. One that is not there is new only if the node is."""
+    """Data directories by number, and those that have none yet. A missing one counts as new only if the node is new."""
     data: dict[int, Disk] = {}
     new: list[Disk] = []
     for disk in directories:
@@ -344,7 +347,7 @@ async def _let_go(disk: Disk, locked: list[Disk]) -> None:
 
 
 async def _uncounted(disk: Disk, theirs: NodeFile, found: NodeFile) -> bool:
-    """Whether a start gave the directory its number and ended before it counted it: it is as good as new."""
+    """Whether a start gave the directory its number and ended before counting it: then it is as good as new."""
     if theirs.identity != found.identity or theirs.slot < found.slots:
         return False
     if theirs.boots > found.boots or generations(await disk.list()):
@@ -356,7 +359,8 @@ async def _uncounted(disk: Disk, theirs: NodeFile, found: NodeFile) -> bool:
 
 
 async def _refuse_if_older(node: NodeFile, journal: Disk, data: Mapping[int, Disk]) -> None:
-    """An old `node` file does not know what must be there. Looked for before another start is counted in it."""
+    """Refuses a `node` file that is out of date, because it does not know which files must exist. Checked before
+    another start is counted in it."""
     places = [(journal, "journal"), *((disk, "kept") for disk in data.values())]
     for disk, kind in places:
         for generation in generations(await names_in(disk), kind):
@@ -375,7 +379,8 @@ async def _refuse_if_older(node: NodeFile, journal: Disk, data: Mapping[int, Dis
 
 
 async def refuse_if_incomplete(node: NodeFile, journal: Disk, data: Mapping[int, Disk]) -> None:
-    """Who has lost a file would deny what was in it. Files on a directory that was left out are excused."""
+    """Refuses to start without a listed file, because the node would report its entries as absent. Files in a directory
+    that was left out are excused."""
     there = {JOURNAL: frozenset(await journal.list())}
     for slot, disk in data.items():
         there[slot] = frozenset(await disk.list())

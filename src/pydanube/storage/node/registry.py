@@ -1,4 +1,4 @@
-"""Kinds of storage node by name. `disk` and `memory` are here; others come from packages by entry point.
+"""Kinds of storage node by name. `disk` and `memory` are built in; packages add others by entry point.
 
 A package that offers a kind names, in the entry-point group `pydanube.storage_nodes`, an async function that takes
 `Opening` and returns a `StorageNode` with a `close` coroutine. `pydanube.testing.storage_contract` tests it.
@@ -28,7 +28,7 @@ class ClosableNode(StorageNode, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a kind of node may use to start."""
+    """What a storage node gets to start with."""
 
     randomness: Randomness
     directories: Sequence[Disk] = ()
@@ -48,7 +48,7 @@ async def open_memory(opening: Opening) -> ClosableNode:
 
 
 async def open_node(kind: str, opening: Opening) -> ClosableNode:
-    """Starts a node of the kind that a setting names."""
+    """Starts a node of the configured kind."""
     found = {point.name: point for point in entry_points(group=GROUP)}
     if kind not in found:
         raise StorageKindUnknown(f"`{kind}` is not one of {', '.join(sorted(found))}")

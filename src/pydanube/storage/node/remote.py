@@ -1,7 +1,7 @@
-"""A storage node across the network: numbered requests out, replies back, a time limit on each. And its server side.
+"""A storage node across the network, as its caller and its server: numbered requests, replies, and a time limit.
 
-A request may be lost, doubled or late; every operation of a node can be repeated, and a node refuses what is stale, so
-nothing here needs to know which happened. A node that answers under another identity was wiped: that is no answer.
+A request may be lost, duplicated or late. Every operation of a node can be repeated, and a node refuses stale ones, so
+nothing here needs to know what happened. A node that replies under another identity was wiped: its reply is ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPERATIONS = frozenset({"create", "append", "read", "find_next", "find_intact", 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    session: str  # of the caller: replies to an earlier life of it are not for this one
+    session: str  # of the caller: replies to its previous process are ignored
     number: int
     operation: str
     arguments: tuple[Any, ...]
@@ -43,7 +43,7 @@ class Reply:
 
 
 class RemoteCaller:
-    """One process's side of all its calls."""
+    """The calling side: all calls of one process that wait for replies."""
 
     def __init__(self, network: Network, session: str, *, seconds: float = CALL_SECONDS) -> None:
         self._network = network
@@ -68,7 +68,7 @@ class RemoteCaller:
         return answer
 
     def receive(self, sender: str, message: object) -> None:
-        """Takes replies; anything else, or a reply nobody waits for any more, is not for this caller."""
+        """Takes a reply; ignores anything else, and replies that no call waits for."""
         if not isinstance(message, Reply) or message.session != self._session:
             return
         waiting = self._waiting.pop(message.number, None)
@@ -92,7 +92,7 @@ class RemoteCaller:
 
 
 class RemoteNode:
-    """A `StorageNode` somewhere else."""
+    """A `StorageNode` in another process."""
 
     def __init__(self, caller: RemoteCaller, address: str, identity: NodeIdentity) -> None:
         self._caller = caller
@@ -103,7 +103,7 @@ class RemoteNode:
     def identity(self) -> NodeIdentity:
         return self._identity
 
-    in_order = False  # the network may let one answer overtake another
+    in_order = False  # on the network, one answer may overtake another
 
     def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         return self._call("create", ledger, epoch, durability)

@@ -1,6 +1,7 @@
-"""From one journal file to the next: a spare file set aside in advance, a closing mark, a checkpoint, a new name.
+"""The change from one journal file to the next: a spare file set aside in advance, a closing mark, a checkpoint, and
+a new name.
 
-As long as a spare exists the journal cannot run into a full disk in the middle of a write.
+As long as there is a spare file, the disk cannot become full in the middle of a write of the journal.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Roller:
         self._state = state
         self._report_full = full
         self._spare: DiskFile | None = None
-        self._tried = asyncio.Event()  # set once it is known whether there is a spare to be had
+        self._tried = asyncio.Event()  # set once it is known whether a spare file can be created
         self._preparing = asyncio.Lock()
-        self._names = 0  # given to files so far: no file ever takes the name of one that is on its way to be a journal
+        self._names = 0  # names used so far: no file may get the name of one that is about to become a journal file
 
     @property
     def has_spare(self) -> bool:
@@ -41,7 +42,7 @@ class Roller:
         return self._spare is None and self._tried.is_set()
 
     async def prepare(self) -> None:
-        """Sets a file aside; tries again for as long as the disk is full."""
+        """Sets a file aside, and keeps trying while the disk is full."""
         warned = False
         try:
             async with self._preparing:
@@ -68,7 +69,7 @@ class Roller:
             log.warning("the disk has room for journal files again")
 
     async def _make_spare(self) -> DiskFile:
-        """A file written before, if there is one: its blocks are in place, so a sync has less to do."""
+        """Uses a recycled file if there is one: its blocks are already allocated, so a sync has less to do."""
         disks, recycled = self._state.disks, self._state.recycled
         await disks.belongings.reserve()
         if self._state.ballast is Ballast.GONE:
@@ -86,7 +87,7 @@ class Roller:
     async def roll(self, active: ActiveFile, room: int) -> ActiveFile:
         """Closes `active` and returns the file that follows it, with room for a group of `room` bytes.
 
-        `DiskFull` means that nothing has changed; after any other error the journal must not go on.
+        `DiskFull` means that nothing has changed; after any other error the journal must not continue.
         """
         state = self._state
         disks = state.disks
@@ -111,17 +112,17 @@ class Roller:
             if ledger is not None:
                 ledger.add_extent(old.generation, summary.first, summary.last, summary.bytes)
             else:
-                old.live -= summary.bytes  # deleted, but the record of it goes to the new file
+                old.live -= summary.bytes  # it was deleted, but the record of that is in the new file
         old.closed = True
         state.files[new.file.generation] = new.file
         return new
 
     async def _take(self, needed: int) -> tuple[DiskFile, int]:
-        """A file set aside and its size: the spare, or one of its own for a group that is larger."""
+        """A file set aside and its size: the spare file, or a new one for a larger group."""
         disks = self._state.disks
         if needed > disks.settings.file_bytes:
             return await disks.journal.create(self._name(), reserve=needed), needed
-        await self._tried.wait()  # one may be in the making: a slow disk is not a full one
+        await self._tried.wait()  # one may be under construction: a slow disk is not a full one
         spare, self._spare = self._spare, None
         if spare is None:
             raise DiskFull("no room for another journal file")
@@ -129,13 +130,13 @@ class Roller:
         return spare, disks.settings.file_bytes
 
     async def store_index(self, active: ActiveFile) -> None:
-        """After the roll, away from it: the closed file's index goes to disk, and memory lets go of it."""
+        """Writes the closed file's index to disk, so that memory can drop it. Called after the roll is complete."""
         await store_index(active.file, active.index, active.position)
         if not active.file.gone:
             self._state.cache.adopt(active.file)
 
     async def _close(self, active: ActiveFile) -> None:
-        """Everything in the file is synced, and a mark says so."""
+        """Syncs everything in the file and writes a mark that says so."""
         if active.covered and active.number > CHECKPOINTS:
             return
         if active.synced_number < active.number:

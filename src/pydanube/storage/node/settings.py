@@ -1,4 +1,4 @@
-"""What an operator may choose about a storage node, and which kind of node serves which namespace."""
+"""What an operator can configure about a storage node, and which kind of node serves which namespace."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pydanube.base.limits import (
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Of one disk node. Sizes are bytes, times are seconds."""
+    """Settings of one disk node. Sizes are in bytes, times in seconds."""
 
     file_bytes: int = JOURNAL_FILE_BYTES
     pending_bytes_max: int = JOURNAL_PENDING_BYTES_MAX
     index_cache_bytes: int = INDEX_CACHE_BYTES
     journal_bytes_max: int | None = None  # with a journal disk of its own: older files are copied out beyond this
     copy_bytes_per_second: int = 32 * MIB  # copying out must not disturb the journal's syncs
-    copy_below: float = 0.25  # a closed file is copied out when less than this part of it is still needed
+    copy_below: float = 0.25  # a closed file is copied out when less than this fraction of it is still needed
     mark_idle_seconds: float = MARK_IDLE_SECONDS
     buffered_sync_seconds: float = 1.0  # a buffered ledger loses at most this much to a power cut
-    retry_seconds: float = 0.5  # between attempts to go on after a full or failed disk
+    retry_seconds: float = 0.5  # between attempts to continue after a full or failed disk
 
     def __post_init__(self) -> None:
         if self.file_bytes < JOURNAL_FILE_BYTES_MIN:
@@ -43,7 +43,7 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """`storage: disk | memory`, or the name of an installed kind, with exceptions by namespace."""
+    """The kind of node to use: `disk`, `memory` or the name of an installed kind, with exceptions by namespace."""
 
     storage: str = "disk"
     namespaces: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,8 @@
-"""A start, once `node_file` knows whose it is: scan, close what was open, make one new file. Also used after a failure.
+"""A start, once `node_file` knows whose directories these are: scan, close what was open, create one new file. A node
+also starts over this way after a failure.
 
-Nothing is deleted here but files that never got their name. A damaged middle is reported and its ledgers marked; what
-was written but perhaps never synced is written again into the new file before anybody sees it.
+Only files that never got their name are deleted here. A damaged middle is reported and its ledgers are marked. What was
+written but perhaps never synced is written again into the new file before anyone can read it.
 """
 
 from __future__ import annotations
@@ -54,19 +55,19 @@ class Recovered:
 
 @dataclass(slots=True)
 class _Found:
-    """Work in progress of one recovery."""
+    """What one recovery has found so far."""
 
     table: LedgerTable = field(default_factory=LedgerTable)
     files: dict[int, StoredFile] = field(default_factory=dict)
     scans: dict[int, Scan] = field(default_factory=dict)
     indexes: dict[int, FileIndex] = field(default_factory=dict)
     newest: int = 0  # generation of the newest journal file
-    ends: dict[int, int] = field(default_factory=dict)  # what the next file says of each
+    ends: dict[int, int] = field(default_factory=dict)  # of each file, as the next file records it
     damage: list[Damage] = field(default_factory=list)
     concerned: list[tuple[LedgerId, Damage]] = field(default_factory=list)
-    sources: set[int] = field(default_factory=set)  # generations of all files that are there
+    sources: set[int] = field(default_factory=set)  # generations of all files that exist
     unfinished: list[StoredFile] = field(default_factory=list)  # copies that do not count
-    superseded: set[int] = field(default_factory=set)  # generations of files that copies have taken over from
+    superseded: set[int] = field(default_factory=set)  # generations of files that copies have replaced
     replayed: set[int] = field(default_factory=set)  # generations of the checkpoint's file and those after it
 
 
@@ -78,7 +79,7 @@ async def recover(
     randomness: Randomness,
     cut: tuple[int, int] | None = None,
 ) -> Recovered:
-    """Rebuilds a node from its directories. `cut` is (generation, end) of a file of which later writes failed."""
+    """Rebuilds a node from its directories. `cut` is the generation and end of a file whose later writes failed."""
     found = _Found()
     try:
         await refuse_if_incomplete(node.node, disk, data)
@@ -105,7 +106,7 @@ async def recover(
         if newest is not None:
             await _close_newest(found, newest)
     finally:
-        for file in found.files.values():  # opened again when they are read: there may be more than a process can hold
+        for file in found.files.values():  # reopened when read: there may be more than a process can have open
             if file.handle is not None:
                 file.handle.close()
                 file.handle = None
@@ -114,7 +115,7 @@ async def recover(
 
 
 async def _make_room(disk: Disk, found: _Found, node: Belongings) -> None:
-    """On a full disk: what the keeper would remove goes now, but for files whose control records were replayed."""
+    """On a full disk, removes what the keeper would remove later, except files whose control records were replayed."""
     here = [file for file in found.files.values() if file.disk is disk and file.generation not in found.replayed]
     gone = [file for file in here if not file.needed(found.table)]
     await node.change(drop=[file.generation for file in gone])
@@ -130,7 +131,7 @@ async def _make_room(disk: Disk, found: _Found, node: Belongings) -> None:
 
 
 def _next(found: _Found, node: Belongings) -> int:
-    """Above every file that is there or ever was: of one that was removed, something may be left or come back."""
+    """The next generation, above that of every file that ever existed: a removed file may be left over or come back."""
     return max([node.node.generations, *found.files, *found.sources]) + 1
 
 
@@ -148,10 +149,11 @@ async def _read_headers(
 
 
 async def _read_kept_headers(disk: Disk, node: NodeFile, found: _Found) -> None:
-    """Of copied-out files. A copy that is listed counts, and its sources do no more once they are off the list.
+    """Reads the headers of copied-out files. A listed copy counts, and its sources stop counting once they are off the
+    list.
 
-    Another copy was perhaps not finished: if all its sources are still there, it goes, they are enough. If some are
-    gone, both count: the sources that are left may have gone on to another copy, or not.
+    A copy that is not listed may be unfinished. If all its sources still exist, they are enough and it is removed. If
+    some are gone, both count: the remaining sources may or may not have been copied to another file.
     """
     await remove_temporary(disk)
     for generation in generations(await disk.list(), "kept"):
@@ -170,12 +172,12 @@ async def _read_kept_headers(disk: Disk, node: NodeFile, found: _Found) -> None:
 
 
 async def _load_table(found: _Found, journals: list[int]) -> None:
-    """The newest checkpoint that holds, and every control record since; then the indexes of older files."""
+    """Loads the newest intact checkpoint and every control record after it, then the indexes of older files."""
     since = await _find_checkpoint(found, journals)
     found.replayed = set(journals[since:])
     for generation in journals[since:]:
         scan = found.scans[generation]
-        found.table.forgetful |= scan.header is None or scan.header.forgetful  # who cannot tell must not deny
+        found.table.forgetful |= scan.header is None or scan.header.forgetful  # without it, absence proves nothing
         for record in scan.controls:
             found.table.replay(record)
         open_then = {ledger.id for ledger in found.table if ledger.state != SEALED}
@@ -195,14 +197,14 @@ async def _load_table(found: _Found, journals: list[int]) -> None:
 
 
 async def _find_checkpoint(found: _Found, journals: list[int]) -> int:
-    """Loads the newest one from which every record up to now can be replayed; the place of its file."""
+    """Loads the newest checkpoint from which every later record can be replayed; returns the position of its file."""
     for at in range(len(journals) - 1, -1, -1):
         scan = await _scan(found, journals[at])
         if scan.checkpoint is not None:
             found.table.load_checkpoint(scan.checkpoint)
             return at
         if scan.header is None or at == 0 or scan.header.previous != journals[at - 1]:
-            break  # what lay between is gone: older checkpoints do not lead here
+            break  # the records in between are lost, so older checkpoints are of no use
     if journals:
         newest = found.files[journals[-1]]
         raise NodeDirectoryInvalid(
@@ -213,9 +215,9 @@ async def _find_checkpoint(found: _Found, journals: list[int]) -> int:
 
 
 async def _open_in(found: _Found, scan: Scan, after: int) -> set[LedgerId]:
-    """Ledgers that may have been appended to in an older file, for damage that nobody can tell whose it is.
+    """Ledgers that may have been appended to in an older file, for damage whose ledgers are unknown.
 
-    They were not sealed at its start, or were made in it: the file after it knows those.
+    They were not sealed when the file began, or were created in it; the next file knows the latter.
     """
     if all(damage.ledgers is not None for damage in scan.damage):
         return set()
@@ -233,7 +235,7 @@ async def _scan(found: _Found, generation: int) -> Scan:
     file = found.files[generation]
     assert file.handle is not None
     scan = await run_scan(file, found.ends.get(generation))
-    if generation != found.newest:  # an older file whose end nobody remembers: all that is whole in it counts
+    if generation != found.newest:  # an older file whose end is not recorded: everything intact in it counts
         for group in scan.uncovered:
             add_to_index(scan.index, group.entries, group.position)
         scan.covered, scan.uncovered = scan.end, []
@@ -244,7 +246,7 @@ async def _scan(found: _Found, generation: int) -> Scan:
 
 
 async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
-    """Where the entries of copied-out files lie."""
+    """Loads where the entries of copied-out files are."""
     for file in found.files.values():
         if not file.kept or file.disk is not disk or file.generation in found.superseded:
             continue
@@ -260,13 +262,13 @@ async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
 
 
 async def _present(disk: Disk, data: dict[int, Disk]) -> set[int]:
-    """Generations of all files there are, journal and kept."""
+    """The generations of all existing files, journal and kept."""
     names = [name for place in dict.fromkeys([disk, *data.values()]) for name in await place.list()]
     return set(generations(names))
 
 
 def _note_damage(found: _Found, scan: Scan, suspects: set[LedgerId], *, after_checkpoint: bool) -> None:
-    """Notes the ledgers concerned: if nobody can tell, the suspects and every ledger that the file names elsewhere."""
+    """Notes the affected ledgers; if they are unknown, the suspects and every ledger that the file names elsewhere."""
     for damage in scan.damage:
         log.error("%s", damage)
         found.damage.append(damage)
@@ -280,12 +282,12 @@ def _note_damage(found: _Found, scan: Scan, suspects: set[LedgerId], *, after_ch
 
 
 def _account(found: _Found, data: dict[int, Disk]) -> None:
-    """Tells each ledger where its entries lie, and each file how many of its bytes are still needed."""
+    """Sets where the entries of each ledger are, and how many bytes of each file are still needed."""
     for generation, file in sorted(found.files.items()):
         file.closed = True
         if generation in found.superseded:
             file.damage = []
-            continue  # nobody needs it: the keeper goes on removing it
+            continue  # it is no longer needed: the keeper continues to remove it
         for summary in found.indexes[generation].summaries():
             file.total += summary.bytes
             ledger = found.table.find(summary.ledger)
@@ -300,9 +302,9 @@ def _account(found: _Found, data: dict[int, Disk]) -> None:
 
 
 def _mark_damaged(found: _Found, uncovered: list[Group]) -> None:
-    """Tells each ledger how far it may have lost something; `uncovered` is what will be written again.
+    """Sets how far each ledger may have lost something; `uncovered` is what will be written again.
 
-    Entries of a ledger are written in the order of their offsets: what is there behind the damage bounds what is lost.
+    Entries of a ledger are written in the order of their offsets, so those after the damage bound what was lost.
     """
     again = names_of([entry for group in uncovered for entry in group.entries])
     for number, damage in found.concerned:
@@ -321,13 +323,13 @@ def _mark_damaged(found: _Found, uncovered: list[Group]) -> None:
 
 
 def _behind(uncovered: list[Group], damage: Damage) -> set[LedgerId]:
-    """Ledgers with entries behind the damage that will be written again: they are of the newest file."""
+    """Ledgers with entries after the damage that will be written again; these are in the newest file."""
     later = [group for group in uncovered if group.position > damage.position]
     return {entry.ledger for group in later for entry in group.entries if entry.kind == EntryKind.APPEND}
 
 
 def _goes_on(found: _Found, ledger: LedgerId, damage: Damage) -> bool:
-    """Whether entries of the ledger were written after what is damaged."""
+    """Whether entries of the ledger were written after the damage."""
     for generation, index in found.indexes.items():
         runs = index.ledgers.get(ledger)
         if runs is None or found.files[generation].kept:
@@ -340,7 +342,7 @@ def _goes_on(found: _Found, ledger: LedgerId, damage: Damage) -> bool:
 
 
 async def _settle(found: _Found, active: ActiveFile, data: dict[int, Disk], node: Belongings) -> None:
-    """The files that count from now on are listed; then copies that were never finished go."""
+    """Lists the files that count from now on, and then removes unfinished copies."""
     slots = {disk: slot for slot, disk in data.items()}
     counting = [file for file in found.files.values() if file.generation not in found.superseded]
     listed = {file.generation: slots[file.disk] if file.kept else JOURNAL for file in counting}
@@ -353,6 +355,6 @@ async def _settle(found: _Found, active: ActiveFile, data: dict[int, Disk], node
 
 
 async def _close_newest(found: _Found, newest: Scan) -> None:
-    """The file that was being written is closed now; its index saves the next start a scan."""
+    """Closes the file that was being written, and stores its index, which saves the next start a scan."""
     if not newest.damage:
         await store_index(found.files[newest.generation], newest.index, newest.covered)

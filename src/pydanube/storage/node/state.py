@@ -1,4 +1,4 @@
-"""What the parts of one disk node share. Owned by the node's event loop; replaced as a whole by recovery."""
+"""The state that the parts of one disk node share. Owned by the node's event loop; recovery replaces all of it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pydanube.storage.node.files import FileCache, StoredFile
 from pydanube.storage.node.node_file import Belongings
 from pydanube.storage.node.settings import NodeSettings
 
-BALLAST = "ballast.tmp"  # half a journal file of nothing: what a full disk throws off to be able to free more
+BALLAST = "ballast.tmp"  # half a journal file of zeros: removed on a full disk to be able to free more
 
 
 class Ballast(Enum):
-    """A start removes it, to have room for a file that takes deletions; the keeper lends it to one copy at a time."""
+    """Whether the ballast exists. A start removes it to have room for deletions; the keeper lends it to one copy."""
 
     GONE = "gone"
     HELD = "held"
@@ -29,7 +29,7 @@ class Ballast(Enum):
 
 @dataclass(slots=True)
 class PinnedFiles:
-    """Files that are neither removed nor reused while somebody copies them, whatever becomes of their ledgers."""
+    """Files that are neither removed nor reused while a backup copies them, even if their ledgers are deleted."""
 
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held to remove a file, or to pin some
     generations: dict[int, None] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class PinnedFiles:
 
 @dataclass(frozen=True, slots=True)
 class NodeDisks:
-    """The directories of a node: one for the journal, and numbered ones for what is copied out of it."""
+    """The directories of a node: one for the journal, and numbered ones for data copied out of it."""
 
     journal: Disk
     data: dict[int, Disk]
@@ -54,26 +54,26 @@ class NodeDisks:
 
 @dataclass(slots=True)
 class NodeState:
-    """Everything in memory. Thrown away and rebuilt after a failed write."""
+    """Everything that the node has in memory. It is discarded and rebuilt after a failed write."""
 
     disks: NodeDisks
     table: LedgerTable
-    files: dict[int, StoredFile]  # the active one included
+    files: dict[int, StoredFile]  # including the active one
     cache: FileCache
     damage: list[Damage] = field(default_factory=list)
-    generations: int = 0  # the last number given out
+    generations: int = 0  # the last number used
     full: bool = False  # there is no room for another journal file
-    short: bool = False  # there soon will be none, says the broker: what is dead in files is worth more copying
+    short: bool = False  # the broker says that room is running out: files are copied out earlier to free more
     ballast: Ballast = Ballast.GONE
-    recycled: list[str] = field(default_factory=list)  # journal files nobody needs, to be written over
+    recycled: list[str] = field(default_factory=list)  # unneeded journal files, to be overwritten
 
     def take_generation(self) -> int:
-        """A number for a new file, never given out twice: a roll and a copy may be under way at once."""
+        """A number for a new file, never used twice: a roll and a copy may be in progress at the same time."""
         self.generations = max(self.generations, *self.files) + 1
         return self.generations
 
     def release(self, ledger: Ledger) -> list[StoredFile]:
-        """A deleted ledger needs its bytes no more; returns the files it leaves behind."""
+        """Releases the bytes of a deleted ledger; returns the files that held them."""
         left = []
         for generation, size in ledger.files():
             file = self.files.get(generation)

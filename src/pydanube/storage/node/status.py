@@ -1,4 +1,4 @@
-"""From the node's own numbers to what the port says."""
+"""Translates the node's own record of a ledger into the status that the port returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATES = {OPEN: LedgerState.OPEN, FENCED: LedgerState.FENCED, SEALED: LedgerSta
 
 
 def status_of(ledger: Ledger, newest_bytes: int, unknown: int = 0) -> LedgerStatus:
-    """`newest_bytes` are those that are not in a closed file yet; `unknown` is of the table."""
+    """The status. `newest_bytes` counts what is not in a closed file yet; `unknown` is that of the ledger table."""
     return LedgerStatus(
         ledger=ledger.id,
         epoch=max(ledger.epoch, ledger.fence),

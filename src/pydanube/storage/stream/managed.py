@@ -47,7 +47,7 @@ class ManagedLedger:
         return min(self.stream.first, self.confirmed_end)
 
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
-        """The batch with its offsets, and a future that belongs to the caller: cancelling it affects nobody else."""
+        """The batch with its offsets, and a future that belongs to the caller: cancelling it affects no one else."""
         try:
             stamped, confirmed = self.stream.append(batch)
         except DanubeError as error:
@@ -65,7 +65,7 @@ class ManagedLedger:
                 answer.set_result(None)
             else:
                 answer.set_exception(error)
-                answer.exception()  # whoever waits still gets it; if nobody does, asyncio does not complain
+                answer.exception()  # marks it as retrieved; a caller that waits still gets it
         if error is not None:
             self._pending.clear()  # recovery decides whether they were stored; if so, they are read from the stream
             self._changed(error)

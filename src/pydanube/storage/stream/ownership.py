@@ -41,7 +41,7 @@ class Ownership:
 
     @classmethod
     async def take(cls, name: str, catalog: Catalog, token: str, retry_seconds: float) -> Ownership:
-        """Becomes the owner, whoever was it before."""
+        """Becomes the owner in place of any previous one."""
         ownership = cls(name, catalog, token, retry_seconds)
         ownership.record, ownership._version = await catalog.load(name)
         await ownership.renew()

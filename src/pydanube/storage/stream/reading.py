@@ -87,7 +87,7 @@ class StreamReader:
 
     @property
     def confirmed(self) -> int:
-        """The last offset that anybody may see; never decreases."""
+        """The last visible offset; never decreases."""
         raise NotImplementedError
 
     async def read(self, offset: int, bytes_max: int) -> list[Batch]:
@@ -121,7 +121,7 @@ class StreamReader:
         return record.past_lost(offset) if record.lost else offset
 
     async def find_damage(self) -> list[tuple[LedgerId, LostRange]]:
-        """Reads everything that only the nodes have; returns what no copy can serve and nobody has given up yet."""
+        """Reads everything that only the nodes have; returns what no copy can serve and was not given up yet."""
         found: list[tuple[LedgerId, LostRange]] = []
         record = self.record
         for ledger in [ledger for ledger in record.ledgers if not record.is_dead(ledger)]:
@@ -198,7 +198,7 @@ class StreamReader:
             raise error from damage
 
     def _end(self, ledger: LedgerRecord) -> int:
-        """The last offset of the ledger that anybody may see now."""
+        """The last offset of the ledger that is visible now."""
         return ledger.last if ledger.phase is Phase.SEALED else self.confirmed
 
 

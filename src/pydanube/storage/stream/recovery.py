@@ -62,7 +62,7 @@ class _Finishing:
 
 
 class _Recovery:
-    """One attempt. Calls that nobody waits for any more may still take effect: repeating them is harmless."""
+    """One attempt. Calls that are no longer awaited may still take effect: repeating them is harmless."""
 
     def __init__(self, record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNode]) -> None:
         self._record = record

@@ -41,7 +41,7 @@ async def remove_stream(
                 await _delete_objects(name, record.cold, cold or ColdReader(None))
             return await catalog.delete(name, version)
         except CatalogConflict:
-            continue  # the owner stored a last decision, or somebody else removes the stream too
+            continue  # the owner stored a last decision, or another task removes the stream too
 
 
 async def _delete_objects(name: str, cold: Cold, reader: ColdReader) -> None:

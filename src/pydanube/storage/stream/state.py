@@ -1,4 +1,4 @@
-"""The states of a stream that somebody owns. It is in exactly one of them, and `NEXT` says what may follow.
+"""The states of a stream that has an owner. It is in exactly one of them, and `NEXT` says what may follow.
 
 ```
                 recovered                first append

@@ -70,7 +70,7 @@ class Stream(StreamReader):
         cold: ColdReader | None = None,
         title: str = "",
     ) -> Stream:
-        """Becomes the owner, whoever was it before; returns when the stream accepts appends.
+        """Becomes the owner in place of any previous one; returns when the stream accepts appends.
 
         If a limit of the metadata prevents that, the stream can still be read and trimmed, and appends raise the error.
         """
@@ -115,7 +115,7 @@ class Stream(StreamReader):
 
     @property
     def confirmed(self) -> int:
-        """The last offset that anybody may see; never decreases."""
+        """The last visible offset; never decreases."""
         state = self._state
         writer = state.ending or state.writer
         if writer is not None and writer.confirmed >= writer.first:  # not the gap that may be before its first offset
@@ -219,7 +219,7 @@ class Stream(StreamReader):
         return await self._sweeper.trim(before)
 
     async def truncate(self, before: int) -> None:
-        """Deletes everything below `before`: from now on nobody can read it, and nodes delete what they can at once."""
+        """Deletes everything below `before`: it can no longer be read, and nodes delete what they can at once."""
         await self._change(lambda record: record.truncated(record.owner, before))
         await self.seal()
         await self.trim(before)
@@ -272,7 +272,7 @@ class Stream(StreamReader):
         return task
 
     async def _open(self) -> None:
-        """Recovers the ledger that was left open and opens a new one; tries again until somebody else takes over."""
+        """Recovers the ledger that was left open and opens a new one; retries until another owner takes over."""
         for pause in self._settings.retry:
             try:
                 async with self._ownership.changing:

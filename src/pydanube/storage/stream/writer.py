@@ -46,7 +46,7 @@ class LedgerWriter:
         self._busy: asyncio.TimerHandle | None = None  # the only node is busy: entries are sent when this timer fires
         self._refusals = 0  # by a busy node, in a row
         self._caller = RetryingCaller()
-        self._drained: Future[None] | None = None  # done when no entry is left, if somebody waits for that
+        self._drained: Future[None] | None = None  # done when no entry is left, if a caller waits for that
 
     @property
     def record(self) -> LedgerRecord:
@@ -196,7 +196,7 @@ class LedgerWriter:
                 entry.answer.add_done_callback(ignore_answer)
             if not entry.future.done():
                 entry.future.set_exception(error)
-                entry.future.exception()  # whoever waits still gets it; if nobody does, asyncio does not complain
+                entry.future.exception()  # marks it as retrieved; a caller that waits still gets it
         self._entries.clear()
         self._caller.stop()
         if self._busy is not None:
@@ -211,7 +211,7 @@ class LedgerWriter:
             self._drained.set_result(None)
 
     def abandon(self, error: DanubeError) -> None:
-        """Nothing more is written: the ledger before it could not be finished, or nobody needs this one any more."""
+        """Stops writing: the ledger before it could not be finished, or this one is no longer needed."""
         self._report = _ignore
         self._fail(error)
 
@@ -233,4 +233,4 @@ def ignore_answer(answer: Future[None]) -> None:
 
 
 def _ignore(error: DanubeError) -> None:
-    """The failure of an abandoned writer, which concerns nobody."""
+    """Ignores the failure of an abandoned writer."""

@@ -1,4 +1,4 @@
-"""A copy of all that the broker has on its disk, of one moment, made piece by piece."""
+"""A copy of everything on the broker's disk at one moment, made piece by piece."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pydanube.storage.snapshot import SnapshotFile
 
 
 class Begun(NamedTuple):
-    """A backup that may be copied from now on."""
+    """A backup that is ready to be copied."""
 
     number: int
     files: int
     bytes: int
     revision: int  # of the metadata
     node: str
-    objects: str | None  # where the rest lies, if there is any
+    objects: str | None  # where the uploaded messages are, if there are any
 
 
 class BackupVerbs(Verbs):
@@ -41,7 +41,7 @@ class BackupVerbs(Verbs):
         return Begun(number, len(cut.files), size, cut.revision, backups.node, objects)
 
     def files(self, number: int, after: str, limit: int) -> Sequence[SnapshotFile]:
-        """In the order to copy them in, behind the one called `after`."""
+        """The files after the one named `after`, in the order in which to copy them."""
         return self._backups().files(number, after, limit)
 
     async def read(self, number: int, name: str, offset: int, length: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What every group of verbs has: the door, and the session that it speaks for."""
+"""What every group of verbs has: the door, and the session on whose behalf it acts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Verbs:
-    """Made for a call and let go of after it."""
+    """Created for one call, and dropped after it."""
 
     __slots__ = ("_door", "_session")
 

@@ -1,4 +1,4 @@
-"""Consuming without a connection: messages under leases, and what becomes of these."""
+"""Consuming without a connection: messages are received under leases, then acked, nacked or extended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LeaseVerbs(Verbs):
         wait: float,
         lease_seconds: float | None,
     ) -> list[Received]:
-        """Messages under leases, as soon as there is one; see `Leasing.receive`."""
+        """Waits for messages and returns them under leases; see `Leasing.receive`."""
         door, parsed = self._door, parse_topic(topic)
         record = await door.topics.lookup(
             self._principal, Action.SUBSCRIPTION_CONSUME, topic, subscription=subscription
@@ -37,26 +37,26 @@ class LeaseVerbs(Verbs):
         return self._door.leasing.is_open(lease)
 
     def release(self, leases: Sequence[Lease]) -> None:
-        """They were not handed out after all."""
+        """Ends leases whose messages were not handed out after all."""
         self._door.leasing.release(leases)
 
     def fail(self, leases: Sequence[Lease], reason: str) -> None:
-        """Their messages cannot be handed out."""
+        """Marks messages as failed because they cannot be handed out."""
         self._door.leasing.fail(leases, reason)
 
     async def ack(self, topic: str, subscription: str, tokens: Sequence[str]) -> list[str]:
-        """Durable when it returns, with those that name nothing any longer."""
+        """Acknowledges durably; returns the tokens that are void."""
         return await self._door.leasing.ack(self._session, topic, subscription, tokens)
 
     def nack(
         self, topic: str, subscription: str, tokens: Sequence[str], delay_seconds: float, reason: str
     ) -> list[str]:
-        """They failed and come again. Returns those whose lease has ended, so that they do anyhow."""
+        """The messages failed, and are redelivered. Returns tokens of ended leases, which are redelivered anyway."""
         self._ask_consume(topic, subscription)
         return self._door.leasing.nack(topic, subscription, tokens, delay_seconds, reason)
 
     def extend(self, topic: str, subscription: str, tokens: Sequence[str], lease_seconds: float) -> list[str]:
-        """They end so long from now. Returns those that have ended already."""
+        """The leases end `lease_seconds` from now. Returns the tokens of those that have already ended."""
         self._ask_consume(topic, subscription)
         return self._door.leasing.extend(topic, subscription, tokens, lease_seconds)
 

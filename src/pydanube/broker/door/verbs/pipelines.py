@@ -1,4 +1,4 @@
-"""Pipelines that report here: what their runners say and remember, and what everybody can ask or order."""
+"""Pipelines that report to this broker: what their runners report and store, and what callers can ask and order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pydanube.base.limits import PIPELINES_MAX
 from pydanube.broker.door.pipelines import Order, Pipeline, Report, What
 from pydanube.broker.door.verbs.base import Verbs
 
-PARTS = ("checkpoint", "redriven", "redriving")  # of a record: how it began, dead letters that went through again
-_RECORDS = "pipelines/"  # what names of notes begin with
+PARTS = ("checkpoint", "redriven", "redriving")  # of a record: which checkpoint counts, and its redriven dead letters
+_RECORDS = "pipelines/"  # the prefix of their names among the notes
 
 
 class PipelineVerbs(Verbs):
@@ -17,16 +17,16 @@ class PipelineVerbs(Verbs):
 
     @property
     def now(self) -> float:
-        """As `Pipeline.state` wants it."""
+        """The time that `Pipeline.state` takes."""
         return self._door.pipelines.now
 
     def report(self, name: str, report: Report) -> Order | None:
-        """What the runner is to do."""
+        """Takes a report; returns the order for the runner, if there is one."""
         self._ask(Action.PIPELINE_REPORT, pipeline_resource(name))
         return self._door.pipelines.report(name, report)
 
     def listed(self) -> list[Pipeline]:
-        """In the order of their names."""
+        """All pipelines, sorted by name."""
         self._ask(Action.PIPELINE_LIST)
         return self._door.pipelines.listed()
 
@@ -35,13 +35,14 @@ class PipelineVerbs(Verbs):
         return self._door.pipelines.get(name)
 
     def order(self, name: str, what: What) -> Pipeline:
-        """The runner hears it with its next report. The last order counts."""
+        """The runner gets the order in answer to its next report. A later order replaces it."""
         self._ask(Action.PIPELINE_ORDER, pipeline_resource(name))
         return self._door.pipelines.order(name, what)
 
     async def forget(self, name: str, *, records: bool) -> None:
-        """One that does not run is no longer listed. What it remembers stays, as a checkpoint in a folder does: which
-        generation of its checkpoint counts, and which dead letters were redriven. With `records` that goes too.
+        """Removes a pipeline that is not running from the list. Its records stay, as a checkpoint in a folder does:
+        which generation of its checkpoint counts, and which dead letters were redriven. With `records`, they are
+        deleted too.
         """
         self._ask(Action.PIPELINE_FORGET, pipeline_resource(name))
         notes, kept = self._door.notes, list[str]()
@@ -59,9 +60,10 @@ class PipelineVerbs(Verbs):
             await self._door.notes.put(key, None)
 
     async def record(self, name: str, part: str, page: int, text: str | None, before: str | None) -> str | None:
-        """What a pipeline remembers of itself, where only Spark can write its checkpoint, after writing `text`.
+        """Writes `text` to a record that the pipeline keeps here because only Spark can write to its checkpoint, and
+        returns the stored text.
 
-        With `before`, it is written only if that is still there.
+        With `before`, it is written only if the stored text is still `before`.
         """
         self._ask(Action.PIPELINE_REPORT, pipeline_resource(name))
         notes, key = self._door.notes, f"{_RECORDS}{part}/{name}/{page}"

@@ -1,4 +1,4 @@
-"""What lies where: on disk and in object storage, whether it is sound, and what of it may be read directly."""
+"""What is stored on disk and in object storage, whether it is intact, and what clients may read directly."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.jobs import JobAnswer
 from pydanube.stream.segments import Segment
 
-USAGES_A_TURN = 50  # topics, before others of the loop have theirs
+USAGES_A_TURN = 50  # topics, before other tasks of the loop get their turns
 
 
 class StorageVerbs(Verbs):
     __slots__ = ()
 
     async def _topic(self, action: Action, name: str) -> Topic:
-        """The partition that is named, or the topic that has none."""
+        """The named partition, or the topic if it is not partitioned."""
         return (await self._door.topics.open(self._principal, action, name)).reliable
 
     # -- of the broker -------------------------------------------------------------------------------------------------
 
     async def status(self) -> tuple[ObjectStorageStatus, str | None]:
-        """How object storage stands, and what is wrong with it now, with a look at it if there is any."""
+        """The status of object storage and its present problem, if any; object storage is contacted to find out."""
         self._ask(Action.STORAGE_STATUS)
         tiers = self._door.tiers
         wrong = await tiers.check() if tiers.configured else None
         return tiers.status(), wrong
 
     def place(self) -> tuple[str, Mapping[str, str]] | None:
-        """Where the objects are, for those who have credentials of their own; None if only the broker gets there."""
+        """Where the objects are, for clients with credentials of their own; None if only the broker can reach them."""
         self._ask(Action.STORAGE_PLACE)
         return self._door.tiers.direct_location
 
     async def damaged(self) -> list[str]:
-        """Topics of which something is known to be damaged, or may be; by name."""
+        """The names of topics in which something is, or may be, damaged."""
         self._ask(Action.STORAGE_STATUS)
         return await self._door.salvage.damaged()
 
     # -- of topics -----------------------------------------------------------------------------------------------------
 
     async def usage(self, name: str) -> Usage:
-        """What a topic that keeps messages, or one partition, has in which tier."""
+        """How much a reliable topic, or one partition, stores in each tier."""
         door = self._door
         places = await door.topics.places(self._principal, Action.STORAGE_DESCRIBE, name)
-        places[0].reliable  # noqa: B018 - raises if it keeps none
+        places[0].reliable  # noqa: B018 - raises if it stores no messages
         return usage_of(places, door.tiers, door.clock.wall())
 
     async def listed(self, namespace: str, after: str, limit: int) -> tuple[list[tuple[str, Usage]], bool]:
-        """Of the next topics of a namespace that keep messages, behind the one of that name; whether there are more.
+        """The usage of the next reliable topics of a namespace after the topic `after`, and whether there are more.
 
-        Those that the caller may not see are left out.
+        Topics that the caller may not see are left out.
         """
         self._ask(Action.STORAGE_DESCRIBE, namespace_resource(namespace))
         found: list[TopicRecord] = []
@@ -87,15 +87,15 @@ class StorageVerbs(Verbs):
         return True
 
     async def segments(self, name: str, start: int = 0, limit: int | None = None) -> list[Part]:
-        """The parts of a topic or partition that end at `start` or behind it, oldest first."""
+        """The parts of a topic or partition that end at `start` or later, oldest first."""
         return await self._door.tiers.parts(await self._topic(Action.STORAGE_DESCRIBE, name), start, limit)
 
     async def sealed(self, name: str, start: int, end: int, limit: int) -> list[tuple[str, Segment]]:
-        """Segments with offsets from `start` to `end`, without `end`, and the keys of their objects, to be read."""
+        """Segments with offsets from `start` to before `end`, with the keys of their objects, for direct reads."""
         return await self._door.tiers.sealed(await self._topic(Action.TOPIC_READ, name), start, end, limit)
 
     async def table(self, name: str) -> TableStatus:
-        """Of a topic as a whole, whichever partition is named. `ObjectsRefused` if it cannot have one here."""
+        """The table of the whole topic, whichever partition is named. `ObjectsRefused` if it cannot have one here."""
         door = self._door
         topics = [each.reliable for each in await door.topics.places(self._principal, Action.STORAGE_DESCRIBE, name)]
         tiering, streams = door.tiers.tiering, [topic.ledger.stream for topic in topics]
@@ -105,15 +105,15 @@ class StorageVerbs(Verbs):
         return TableStatus(uri, made, any(topic.options.table for topic in topics), tuple(dict.fromkeys(troubles)))
 
     async def verify(self, name: str, first: int, ticket: int | None) -> JobAnswer:
-        """Reads the segment that starts at `first` again; the result is a `Verified`."""
+        """Reads back the segment that starts at `first`; the result is a `Verified`."""
         return await self._door.tiers.verify(await self._topic(Action.STORAGE_VERIFY, name), first, ticket)
 
     async def upload(self, name: str, ticket: int | None) -> JobAnswer:
-        """All that is there when it is first asked for; the result is an `Uploaded`."""
+        """Uploads everything that exists at the first call; the result is an `Uploaded`."""
         return await self._door.tiers.upload(await self._topic(Action.STORAGE_UPLOAD, name), ticket)
 
     async def salvage(self, name: str, *, accept: bool, ticket: int | None) -> JobAnswer:
-        """What is damaged of a topic or partition and was not accepted yet; with `accept` it is, when this is done.
+        """Finds damage of a topic or partition whose loss was not accepted yet; with `accept`, it is accepted now.
 
         The result is an `Examined`.
         """

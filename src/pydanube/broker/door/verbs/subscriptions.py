@@ -1,4 +1,4 @@
-"""Subscriptions: made, listed, described, explained, changed, moved and deleted, in all partitions of their topics."""
+"""Creates, lists, describes, explains, changes, moves and deletes subscriptions, in all partitions of their topics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SubscriptionVerbs(Verbs):
         start: Start = LATEST,
         options: SubscriptionOptions | None = None,
     ) -> None:
-        """Makes it where it is new, without a consumer; where it is known, its options stay as they are."""
+        """Creates the subscription without a consumer. Where it already exists, its options are left unchanged."""
         whole = str(parse_whole(topic))
         places = await self._door.topics.places(
             self._principal, Action.SUBSCRIPTION_CREATE, whole, subscription=subscription
@@ -56,7 +56,7 @@ class SubscriptionVerbs(Verbs):
         await self._door.spreading.change(places[0].record, "subscribe", fields)
 
     async def delete(self, topic: str, subscription: str, *, only_unused: bool = False, dry_run: bool = False) -> None:
-        """Its consumers hear so; with `only_unused` it must not have any."""
+        """Deletes the subscription and tells its consumers; with `only_unused`, it must not have any."""
         found = await self._find(Action.SUBSCRIPTION_DELETE, str(parse_whole(topic)), subscription)
         consumers = sum(len(host.consumers) for _, host in found)
         if only_unused and consumers:
@@ -65,15 +65,15 @@ class SubscriptionVerbs(Verbs):
             await self._door.spreading.change(found[0][0].record, "unsubscribe", {"subscription": subscription})
 
     async def listed(self, topic: str, after: str, limit: int) -> tuple[list[SubscriptionStats], bool]:
-        """The next `limit` of them in the order of their names, and whether there are more."""
+        """The next `limit` subscriptions, sorted by name, and whether there are more."""
         places, why = await self._door.topics.sound_places(self._principal, Action.SUBSCRIPTION_LIST, topic)
         names = sorted({name for each in places if each for name in each.topic.subscriptions if name > after})
         now, ages, found = self._door.clock.wall(), self._ages(), list[SubscriptionStats]()
         for number, name in enumerate(names[:limit], 1):
-            with suppress(SubscriptionNotFound):  # deleted meanwhile
+            with suppress(SubscriptionNotFound):  # it was deleted meanwhile
                 found.append(await aged(subscription_stats(name, places, now, why), places, ages))
             if not number % max(1, SUBSCRIPTIONS_A_TURN // len(places)):
-                await asyncio.sleep(0)  # the others of the loop first
+                await asyncio.sleep(0)  # lets other tasks run
         return found, len(names) > limit
 
     async def describe(self, topic: str, subscription: str) -> SubscriptionStats:
@@ -84,7 +84,7 @@ class SubscriptionVerbs(Verbs):
         return await aged(subscription_stats(subscription, places, self._door.clock.wall(), why), places, self._ages())
 
     async def consumers(self, topic: str, subscription: str) -> list[Member]:
-        """Those that are connected, in the order in which they came."""
+        """The connected consumers, in the order of connecting."""
         found = await self._find(Action.SUBSCRIPTION_DESCRIBE, topic, subscription)
         return members_of([opened for opened, _ in found], subscription)
 
@@ -96,12 +96,12 @@ class SubscriptionVerbs(Verbs):
         return await explain(door.topics, door.clock, self._principal, *named, offset=offset, consumer=consumer)
 
     async def blocked(self) -> list[tuple[str, str, int]]:
-        """Topic, subscription and offset of the first messages that failed too often and go no further."""
+        """Topic, subscription and offset of the first messages that failed too often and block their subscriptions."""
         self._ask(Action.SUBSCRIPTION_LIST)
         return await find_blocked(self._door.topics)
 
     async def abandoned(self) -> list[tuple[str, str, float]]:
-        """Topic, subscription and the age of its oldest message, where that is days and no consumer is connected."""
+        """Topic, subscription and age of its oldest message, where that is days old and no consumer is connected."""
         self._ask(Action.SUBSCRIPTION_LIST)
         return await find_abandoned(self._door.topics, self._door.clock.wall())
 
@@ -109,7 +109,7 @@ class SubscriptionVerbs(Verbs):
         return BacklogAges(self._door.clock.wall(), AGE_READS_MAX)
 
     async def alter(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> SubscriptionStats:
-        """Other options; what is not named stays. It goes by them at once."""
+        """Changes the named options, which take effect at once; the others stay."""
         found = await self._find(Action.SUBSCRIPTION_ALTER, topic, subscription)
         for opened, host in found:
             opened.topic.as_reliable(NO_OPTIONS)
@@ -124,7 +124,7 @@ class SubscriptionVerbs(Verbs):
         return await self._described(Action.SUBSCRIPTION_ALTER, topic, subscription)
 
     async def seek(self, topic: str, subscription: str, to: Start, *, dry_run: bool = False) -> SubscriptionStats:
-        """Its consumers continue from there, whoever they are."""
+        """Moves the subscription; all its consumers continue from there."""
         found = await self._find(Action.SUBSCRIPTION_SEEK, topic, subscription)
         if isinstance(to, int) and to:
             only(found, "an offset to seek")
@@ -153,7 +153,7 @@ class SubscriptionVerbs(Verbs):
         to: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Gives up the next `count` messages, or all below an offset; says how many that were."""
+        """Skips the next `count` messages, or all below an offset; returns how many were skipped."""
         if (count is None) == (to is None) or min(count or 0, to or 0) < 0:
             raise RequestInvalid("give either a number of messages to skip or an offset to skip to")
         opened, host = only(await self._find(Action.SUBSCRIPTION_SKIP, topic, subscription), "what is skipped")
@@ -164,10 +164,10 @@ class SubscriptionVerbs(Verbs):
         moved = cursor.decide_move(cursor.behind(count or 0, end) if to is None else to, end, Cause.SKIPPED)
         return 0 if moved is None else moved.passed
 
-    # -- options that may be set before the subscription is made -------------------------------------------------------
+    # -- options that may be set before the subscription exists --------------------------------------------------------
 
     async def set_options(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
-        """Of a running subscription at once; where it does not exist yet, when it is made."""
+        """Changes the options of an existing subscription at once, or those of a new one when it is created."""
         await self._door.errands.run(self._set_options(topic, subscription, changes))
 
     async def _set_options(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
@@ -191,7 +191,7 @@ class SubscriptionVerbs(Verbs):
     async def options(
         self, topic: str, subscription: str
     ) -> tuple[SubscriptionKind | None, SubscriptionOptions] | None:
-        """Its type and options; no type if they wait for it to be made; None if nothing is known of it."""
+        """Its type and options; without a type if it does not exist yet; None if nothing is known about it."""
         try:
             found = await self.describe(topic, subscription)
             return found.kind, found.options
@@ -200,7 +200,7 @@ class SubscriptionVerbs(Verbs):
             return None if options is None else (None, options)
 
     def ask_dead_letters(self, options: SubscriptionOptions, before: SubscriptionOptions | None = None) -> None:
-        """Whoever names a topic for dead letters must be allowed to publish there: the broker will, for everybody."""
+        """A caller that names a dead-letter topic must be allowed to publish there, because the broker will do so."""
         target = options.failure.dead_letter_topic
         if target is not None and (before is None or target != before.failure.dead_letter_topic):
             self._door.topics.ask(self._principal, Action.TOPIC_PUBLISH, parse_topic(target))

@@ -1,8 +1,8 @@
-"""Namespaces and topics: made, listed, described, changed, emptied and deleted.
+"""Creates, lists, describes, changes, empties and deletes namespaces and topics.
 
-A call that names a partitioned topic as a whole is about all its partitions; what can only be said of one partition,
-such as an offset, is refused then. What was done to some partitions when another failed stays done: every call can be
-repeated.
+A call that names a partitioned topic applies to all its partitions; arguments that make sense for a single partition
+only, such as an offset, are refused then. If one partition fails, what was done to the others stays done: every call
+can be repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NamespaceVerbs(Verbs):
         return self._door.directory.namespaces()
 
     def policies(self, name: str) -> Policies:
-        """What holds in it."""
+        """The policies in force in the namespace."""
         self._ask(Action.NAMESPACE_DESCRIBE, namespace_resource(name))
         return self._door.directory.policies(name)
 
@@ -41,7 +41,7 @@ class NamespaceVerbs(Verbs):
         await self._door.lifecycle.create_namespace(self._principal, name, policies)
 
     async def alter(self, name: str, policies: Mapping[str, Any]) -> Policies:
-        """What holds in it afterwards."""
+        """Changes policies; returns those in force afterwards."""
         return await self._door.lifecycle.change_namespace(self._principal, name, policies)
 
     async def delete(self, name: str, *, dry_run: bool = False) -> None:
@@ -59,11 +59,11 @@ class TopicVerbs(Verbs):
         reliable: bool | None = None,
         action: Action = Action.TOPIC_LOOKUP,
     ) -> TopicRecord:
-        """The topic of that name, made if it may be. `action` is what the caller is about to do there."""
+        """The topic of that name, created if allowed. `action` is what the caller is about to do with it."""
         return await self._door.topics.lookup(self._principal, action, name, create=create, reliable=reliable)
 
     async def prepare(self, name: str, *, reliable: bool) -> None:
-        """For a producer: a partition is made by making its topic, or by giving it more partitions."""
+        """Makes a topic ready for a producer: a missing partition is created with the topic, or added to it."""
         parsed, may_create = parse_topic(name), self._door.topics.auto_create
         whole, partitions = str(parsed.whole), 0 if parsed.partition is None else parsed.partition + 1
         while True:
@@ -75,7 +75,7 @@ class TopicVerbs(Verbs):
                 try:
                     record = await self.create(whole, reliable=reliable, partitions=partitions)
                 except TopicExists:
-                    continue  # somebody else was quicker
+                    continue  # another client created it first
                 except NamespaceNotFound as error:
                     raise TopicClosed(str(error)) from error
             if partitions <= record.partitions or not record.partitions or not may_create:
@@ -83,7 +83,7 @@ class TopicVerbs(Verbs):
             try:
                 await self.alter(whole, partitions=partitions, policies={})
             except ArgumentInvalid:
-                continue  # somebody else added more
+                continue  # another client added partitions
 
     async def create(
         self,
@@ -104,7 +104,7 @@ class TopicVerbs(Verbs):
         )
 
     async def alter(self, name: str, *, partitions: int | None, policies: Mapping[str, Any]) -> TopicRecord:
-        """More partitions, other policies; what is open follows at once."""
+        """Adds partitions or changes policies; open topics follow at once."""
         lifecycle = self._door.lifecycle
         return await lifecycle.alter_topic(self._principal, name, partitions=partitions, policies=policies)
 
@@ -112,16 +112,16 @@ class TopicVerbs(Verbs):
         await self._door.lifecycle.delete_topic(self._principal, name, dry_run=dry_run)
 
     async def listed(self, namespace: str | None, after: str = "", most: int | None = None) -> list[TopicRecord]:
-        """Of a namespace, or of all, in the order of their names, behind the topic `after`."""
+        """The topics of a namespace, or of all, after the topic `after`, sorted by name."""
         self._ask(Action.TOPIC_LIST, BROKER if namespace is None else namespace_resource(namespace))
         return await records_of(self._door.directory, namespace, after, most)
 
     async def watch(
         self, namespaces: frozenset[str] | None, revision: int | None, seconds: float, *, replaced: Future[None]
     ) -> Changes:
-        """Topics that changed after a revision, as soon as there are some; without one, what it is now.
+        """Waits for topics that changed after a revision; without a revision, returns the present one.
 
-        `replaced` is done when the caller has asked again, and does not wait for this answer any longer.
+        `replaced` is done when the caller has asked again and no longer waits for this answer.
         """
         for each in [BROKER] if namespaces is None else [namespace_resource(name) for name in sorted(namespaces)]:
             self._ask(Action.TOPIC_LIST, each)
@@ -132,7 +132,7 @@ class TopicVerbs(Verbs):
         return topic_stats(places, self._door.tiers, self._door.clock.wall())
 
     async def truncate(self, name: str, before: int | None = None, *, dry_run: bool = False) -> int:
-        """Deletes all messages there are now, or those below an offset; says how many. Subscriptions pass over them."""
+        """Deletes all present messages, or those below an offset; returns how many. Subscriptions skip them."""
         places = await self._door.topics.places(self._principal, Action.TOPIC_TRUNCATE, name)
         if before is not None:
             only(places, "an offset to delete before")
@@ -151,12 +151,12 @@ class TopicVerbs(Verbs):
 
 
 async def records_of(directory: Directory, namespace: str | None, after: str, most: int | None) -> list[TopicRecord]:
-    """Of a namespace, or of all, behind the topic `after`; some are read in each turn, as there may be many."""
+    """The topics of a namespace, or of all, after the topic `after`; read in slices, because there may be many."""
     found: list[TopicRecord] = []
     while most is None or len(found) < most:
         few = TOPICS_READ_A_TURN if most is None else min(TOPICS_READ_A_TURN, most - len(found))
         if namespace is not None:
-            directory.policies(namespace)  # which must exist
+            directory.policies(namespace)  # raises if the namespace does not exist
         some = directory.topics(namespace, after, few)
         found += some
         if len(some) < few:
