@@ -133,10 +133,11 @@ def test_a_pipeline_is_run_killed_stopped_and_begun_anew(world: World) -> None:
     world.until(world.arrived, "rows that came after the broker was killed")
     world.until(lambda: world.status()["state"] == "running", "the new broker has heard of it")
 
+    before = world.status()["progress"].get("restarts") or 0  # more than none if Spark gave up on a slow machine
     os.kill(world.jvm(), signal.SIGKILL)
     world.send(50)
     world.until(world.arrived, "rows that came after the JVM was killed")
-    world.until(lambda: world.status()["progress"].get("restarts") == 1, "it says that it started over")
+    world.until(lambda: world.status()["progress"].get("restarts", 0) > before, "it says that it started over")
     assert "the connection to Spark's JVM was lost" in world.driver.said()
 
     stopped = world.danube("stop", NAME, "--wait", "--timeout", "2m")

@@ -109,7 +109,7 @@ def test_giving_up_segments_that_are_kept_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_deleting_before_the_record_says_so_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Tiering._bury
+    honest = Tiering._delete_objects
 
     async def hasty(self: Tiering, topic: Topic) -> None:
         stream = topic.ledger.stream
@@ -118,7 +118,7 @@ def test_deleting_before_the_record_says_so_is_found(monkeypatch: pytest.MonkeyP
                 await self.tier.segments.delete(segment_key(stream.name, segment.plan))
         await honest(self, topic)
 
-    monkeypatch.setattr(Tiering, "_bury", hasty)
+    monkeypatch.setattr(Tiering, "_delete_objects", hasty)
     found("I7")
 
 
