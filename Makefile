@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-compare bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
+.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-latency bench-grpc bench-compare bench-fair bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: what one has compiled the others use
 
@@ -77,11 +77,17 @@ bench-core: $(DEV) ## measure batches, the journal, engines, cursors and topics 
 bench-broker: $(DEV) ## measure a broker and the Python client in two processes
 	$(BIN)/python bench/broker.py
 
+bench-latency: $(DEV) ## measure latency and processor time with and without `linger`, at four rates
+	$(BIN)/python bench/latency.py
+
 bench-grpc: $(DEV) ## measure the gRPC interface with a raw socket, compared with grpcio.aio
 	$(BIN)/python bench/grpc_face.py
 
 bench-compare: $(DEV) ## compare the broker's processor time with another version's: BEFORE=path to its src/, PAIRS=10
 	$(BIN)/python bench/compare.py $(BEFORE) src --pairs $(PAIRS)
+
+bench-fair: $(DEV) ## measure what a flood, an upload and a reader of cold messages do to a client at 1,000 messages/s
+	$(BIN)/python bench/fair.py
 
 bench-spark: $(SPARK) ## measure Spark reading from a broker, and writing to it (needs Java)
 	$(BIN)/python bench/spark.py

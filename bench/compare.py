@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
 from pathlib import Path
 from statistics import median, quantiles
-from time import clock_gettime, sleep
 
 import uvloop
 
 import pydanube
 from grpc_face import IN_FLIGHT, SEND, Connection, message_for
+from processes import Broker, broker, spent
 
 MESSAGES = 1_000_000  # of each round and side
 SINGLES = 300_000
@@ -30,34 +25,6 @@ CALLS = 40_000
 READS = 3  # of what was published: to read once takes too little time to measure
 SMALL = b"x" * 100
 TITLE = "processor seconds of the broker for a million messages"
-
-
-class Broker:
-    def __init__(self, process: subprocess.Popen[bytes], address: str) -> None:
-        self.pid = process.pid
-        self.port = int(address.rpartition(":")[2])
-        self.url = f"danube://{address}"
-
-
-@contextmanager
-def broker(source: Path) -> Iterator[Broker]:
-    with tempfile.TemporaryDirectory(prefix="danube-bench-", dir=os.environ.get("BENCH_DIR")) as directory:
-        ready = Path(directory) / "ready"
-        command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", f"{directory}/data"]
-        command += ["--listen", "127.0.0.1:0", "--admin-listen", "", "--ready-file", str(ready)]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(source)})
-        try:
-            while not ready.exists():
-                sleep(0.01)
-            yield Broker(process, json.loads(ready.read_text())["listen"])
-        finally:
-            process.terminate()
-            process.wait(10)
-
-
-def spent(pid: int) -> float:
-    """Processor seconds that a process has used so far, to the nanosecond: Linux derives a clock from its number."""
-    return clock_gettime((~pid << 3) | 2)
 
 
 async def publish_many(client: pydanube.Client, topic: str) -> None:

@@ -57,7 +57,7 @@ def ack_groups(state: TopicState, offsets: range) -> float:
     """The mean seconds of an ack that shares a record, which is encoded, with others."""
     start = perf_counter()
     for first in range(0, len(offsets), GROUP):
-        record = state.decide_ack(1, 0, [(offset, offset) for offset in offsets[first : first + GROUP]], END)
+        record = state.get(1).cursor.decide_ack([(offset, offset) for offset in offsets[first : first + GROUP]], END)
         assert record is not None
         state.replay(record)
         encode(record)

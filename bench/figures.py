@@ -1,12 +1,15 @@
 """The figures of a benchmark: one JSON line for each as it is measured, and a table at the end.
 
-A goal is for orientation, not a test: a figure that misses it is reported, but is not an error.
+A goal is for orientation, not a test: a figure that misses it is reported, but is not an error. The goal of a latency
+is a multiple of what the machine itself takes in the same run.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+
+from probes import Probes, percentile
 
 DIGITS = 4  # significant digits; more would be noise
 
@@ -45,6 +48,14 @@ class Figures:
             "ok": entry.ok,
         }
         print(json.dumps(shown), flush=True)
+
+    def latency(self, figure: str, seconds: float, probes: Probes, goal: float | None = None, *, durable: bool) -> None:
+        """A latency, the probes of the same run, and the multiple of them that it is; the goal is such a multiple."""
+        self.report(figure, seconds * 1e6, "µs")
+        self.report("  bare echo between two processes beside it, p50", percentile(probes.echoes, 0.5) * 1e6, "µs")
+        self.report("  one fdatasync of 4 KiB beside it, p50", percentile(probes.syncs, 0.5) * 1e6, "µs")
+        ratio = seconds / probes.floor(durable=durable)
+        self.report(f"  {figure}: ratio to {'both' if durable else 'the echo'}", ratio, "x", goal, at_least=False)
 
     def value(self, figure: str) -> float:
         """The value that was reported under that name."""

@@ -6,20 +6,19 @@ another process to the same client in the same run. Figures are medians of sever
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 from struct import Struct
 from time import perf_counter, sleep
 
 from figures import Figures
+from probes import Probes, probing
+from processes import broker, spent
 from pydanube.api.grpc.messages import message_class, service
 from pydanube.wire.http2.fields import block_of
 from pydanube.wire.http2.frames import (
@@ -158,23 +157,6 @@ def _block(path: str) -> bytes:
 
 
 @contextmanager
-def broker() -> Iterator[tuple[int, int]]:
-    """Yields its port and process id."""
-    with tempfile.TemporaryDirectory(prefix="danube-bench-") as directory:
-        ready = Path(directory) / "ready"
-        command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", f"{directory}/data"]
-        command += ["--listen", "127.0.0.1:0", "--admin-listen", "", "--ready-file", str(ready)]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            while not ready.exists():
-                sleep(0.01)
-            yield int(json.loads(ready.read_text())["listen"].rpartition(":")[2]), process.pid
-        finally:
-            process.terminate()
-            process.wait(10)
-
-
-@contextmanager
 def peer() -> Iterator[int]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -209,29 +191,31 @@ def rate(count: int, work: Callable[[], None]) -> float:
     return count / median(times)
 
 
-def spent(pid: int) -> float:
-    """The CPU seconds that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def latencies(connection: Connection, message: bytes) -> float:
+def one_in_flight(connection: Connection, message: bytes, probes: Probes) -> float:
+    """The median seconds of a call. The probes are taken in between."""
     times = []
-    for _ in range(SINGLE_CALLS):
+    for number in range(SINGLE_CALLS):
+        if not number % 1000:
+            probes.take()
         start = perf_counter()
         connection.flood(SEND, message, 1, 1)
         times.append(perf_counter() - start)
-    return median(times) * 1e6
+    return median(times)
 
 
 SEND = "/danube.ProducerService/SendMessage"
 
 
-def produce(figures: Figures, connection: Connection, pid: int) -> None:
-    for kind, reliable, goal in (("non-reliable", 0, 30_000), ("reliable", 1, 15_000)):
+def produce(figures: Figures, connection: Connection, pid: int, probes: Probes) -> None:
+    kinds: tuple[tuple[str, bool, int, float], ...]
+    kinds = (("non-reliable", False, 30_000, 8.0), ("reliable", True, 15_000, 2.5))
+    for kind, reliable, goal, multiple in kinds:
         topic = f"/default/{kind}"
         made = connection.ask(
-            "danube.ProducerService/CreateProducer", producer_name="bench", topic_name=topic, dispatch_strategy=reliable
+            "danube.ProducerService/CreateProducer",
+            producer_name="bench",
+            topic_name=topic,
+            dispatch_strategy=int(reliable),
         )
         message = message_for(topic, made.producer_id)
         connection.flood(SEND, message, CALLS // 10, IN_FLIGHT)
@@ -240,8 +224,9 @@ def produce(figures: Figures, connection: Connection, pid: int) -> None:
         used = (spent(pid) - before) / (RUNS * CALLS)
         figures.report(f"SendMessage 200 B, {kind}, {IN_FLIGHT} in flight", sends, "calls/s", goal)
         figures.report(f"SendMessage 200 B, {kind}, the broker's own time for a call", used * 1e6, "µs of a core")
-        figure, limit = f"SendMessage 200 B, {kind}, one in flight, p50", None if reliable else 200
-        figures.report(figure, latencies(connection, message), "µs", limit, at_least=False)
+        beside = probes.fresh()
+        seconds = one_in_flight(connection, message, beside)
+        figures.latency(f"SendMessage 200 B, {kind}, one in flight, p50", seconds, beside, multiple, durable=reliable)
 
 
 def consume(figures: Figures, port: int) -> None:
@@ -270,11 +255,11 @@ def consume(figures: Figures, port: int) -> None:
 
 def main() -> None:
     figures = Figures()
-    with broker() as (port, pid):
-        connection = Connection(port)
-        produce(figures, connection, pid)
+    with broker() as running, probing(running.directory) as probes:
+        connection = Connection(running.port)
+        produce(figures, connection, running.pid, probes)
         connection.close()
-        consume(figures, port)
+        consume(figures, running.port)
     with peer() as port:
         connection, message = Connection(port), message_for("/default/x", 1)
         connection.flood(SEND, message, CALLS // 20, IN_FLIGHT)

@@ -48,7 +48,7 @@ def main() -> None:
             took = [committed(target, number) for number in range(start, start + size)]
             means.append(MILLISECONDS * sum(took) / size)
             print(f"commits {start:>6} to {start + size:>6}: {means[-1]:6.1f} ms of CPU each", flush=True)
-        table = target.place.load()
+        table = target.address.load()
         metadata = list(Path(root).rglob("metadata/*"))
         print(
             f"last against first: {means[-1] / means[0]:.2f}; {len(table.snapshots())} snapshots, "

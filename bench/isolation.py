@@ -20,6 +20,8 @@ import uvloop
 import pydanube
 from broker import RUNS, Process
 from figures import Figures
+from probes import Probes, probing
+from pydanube.operations.topics import GetBounds
 
 MESSAGES = int(os.environ.get("BENCH_MESSAGES", "1000"))
 SECONDS_BETWEEN = 0.01
@@ -79,7 +81,7 @@ class Flooder:
 async def stored(client: pydanube.Client, run: str) -> int:
     """How many messages the flooder has published so far."""
     names = [name for name in await client.admin.topics("flood") if name.startswith(f"/flood/{run}-")]
-    return sum([(await client.ask("bounds", {"topic": name}))["end"] for name in names])
+    return sum([(await client.ask(GetBounds(name))).end for name in names])
 
 
 async def flooded(url: str, client: pydanube.Client, run: str) -> tuple[Latencies, float]:
@@ -94,7 +96,7 @@ async def flooded(url: str, client: pydanube.Client, run: str) -> tuple[Latencie
         flooder.end()
 
 
-async def measure(figures: Figures) -> None:
+async def measure(figures: Figures, probes: Probes) -> None:
     alone: list[Latencies] = []
     freely: list[tuple[Latencies, float]] = []
     limited: list[tuple[Latencies, float]] = []
@@ -106,6 +108,7 @@ async def measure(figures: Figures) -> None:
                 async with pydanube.connect(url) as client:
                     for namespace in ("victim", "flood"):
                         await client.admin.create_namespace(namespace)
+                    probes.take()
                     alone.append(await victim(url, f"alone-{number}"))
                     freely.append(await flooded(url, client, f"freely-{number}"))
                     rate = {"publish_bytes_per_second": RATE_BYTES // FLOOD_CONNECTIONS}
@@ -115,7 +118,7 @@ async def measure(figures: Figures) -> None:
                 process.end()
     quiet = median(p99 for _, p99 in alone)
     figures.report("victim alone, p50", median(p50 for p50, _ in alone), "ms")
-    figures.report("victim alone, p99", quiet, "ms")
+    figures.latency("victim alone, p99", quiet / 1e3, probes, durable=True)
     for name, found in (("a flood", freely), (f"a flood at {RATE_BYTES // 10**6} MB/s", limited)):
         figures.report(f"beside {name}, p50", median(p50 for (p50, _), _ in found), "ms")
         figures.report(f"beside {name}, p99", median(p99 for (_, p99), _ in found), "ms", 2 * quiet, at_least=False)
@@ -127,7 +130,8 @@ def main() -> None:
         uvloop.run(flood(sys.argv[1], sys.argv[2]))
         return
     figures = Figures()
-    uvloop.run(measure(figures))
+    with probing(Path(os.environ.get("BENCH_DIR") or tempfile.gettempdir())) as probes:
+        uvloop.run(measure(figures, probes))
     figures.table()
 
 

@@ -17,8 +17,9 @@ from struct import pack, unpack_from
 from time import perf_counter
 
 import pydanube
-from broker import Process, percentile
+from broker import Process
 from figures import Figures
+from probes import percentile, probing
 
 RUNS = int(os.environ.get("BENCH_RUNS", "3"))
 ROWS = 2_000_000
@@ -101,8 +102,11 @@ async def measure(directory: Path, figures: Figures) -> None:
         async with pydanube.connect(url) as client:
             alone, uploading, reading = [], [], []
             await live_p99(client, "warm")
-            for run in range(RUNS):
-                alone.append(await live_p99(client, f"alone-{run}"))
+            with probing(directory) as probes:
+                for run in range(RUNS):
+                    probes.take()
+                    alone.append(await live_p99(client, f"alone-{run}"))
+                figures.latency("live p99 alone", median(alone) / 1e3, probes, durable=True)
             for run in range(RUNS):
                 await fill(client, f"{BULK}-{run}")
                 os.sync()
@@ -113,7 +117,6 @@ async def measure(directory: Path, figures: Figures) -> None:
             for run in range(RUNS):
                 reading.append(await beside(client, f"reading-{run}", read_cold(url)))
         figures.report("catch up from segments, one native reader", await read_all(url), "messages/s", CATCH_UP_GOAL)
-        figures.report("live p99 alone", median(alone), "ms")
         name = "live p99 while uploading, against alone"
         figures.report(name, median(uploading) / median(alone), "x", RATIO_GOAL, at_least=False)
         name = "live p99 beside a cold reader, against alone"

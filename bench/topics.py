@@ -46,7 +46,7 @@ PERMITS = 10_000
 REOPEN_SECONDS_MAX = 5.0
 
 
-async def nowhere(topic: str, letter: Batch) -> None:
+async def nowhere(topic: str, letter: Batch, chosen: bool) -> None:
     """Never called: no message fails here."""
 
 

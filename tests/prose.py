@@ -10,6 +10,8 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from io import StringIO
+from tokenize import COMMENT, generate_tokens
 
 RULES: tuple[tuple[str, str], ...] = (
     (r"\bfor ever\b", "forever"),
@@ -38,7 +40,7 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"\bwhoever asks\b", "the caller"),
     (r"\bthat there are\b(?=\.|,|$)", "drop it"),
 )
-# Applied only to what a program says: its errors, logs and help texts. Docstrings may be terser.
+# Applied only to what a program says: its errors, logs and help texts. Comments may be terser.
 SPOKEN: tuple[tuple[str, str], ...] = (
     (r"(?<!there )\b(?:is|are) no (?!longer\b|more\b|other\b)[a-z]+", "is not a ..."),
     (r"\bcomes? twice\b|\b(?:is|are|would be) there twice\b", "is given twice"),
@@ -57,12 +59,20 @@ SPOKEN: tuple[tuple[str, str], ...] = (
     (r"\bfrom which on\b", "at which"),
     (r"\bcomes? with (?:query|batch)\b", "runs query ..., sent batch ..."),
 )
-# Applied only to what users read: their pages, alerts, and what a program says. Internals may be terser.
+# Applied to all that people read: pages, alerts, comments, docstrings, and what a program says.
 READ: tuple[tuple[str, str], ...] = (
     (r"\bcomes? again\b", "is delivered again"),
-    (r"\bgo(?:es)? on\b(?! forever\b)", "continue(s)"),
+    (r"\b(?:goes|went) on\b(?! (?:forever|and on)\b)|\bgo on\b", "continue(s)"),
+    (r"(?<!clock )(?<!time )(?<!loop )\b(?:stands?|stood) still\b", "stops, waits, is blocked"),
+    (r"\bhears? of\b", "is notified of, learns of"),
+    (r"\bthere is a turn\b", "schedules a turn"),
+    (
+        r", for (?:there|it|they|this|these|that|those|nobody|no one) (?:is|are|was|has|have|can|cannot|may)\b",
+        "because",
+    ),
+    (r"\bup to where\b", "the end of"),
     (r"\b(?:continues?|resumes?|reconnects?|recovers?|(?:re)?starts?) by (?:itself|themselves)\b", "automatically"),
-    (r"\bwhoever\b|\b(?:some|no|every)body\b", "the client, the program, no one"),
+    (r"\b(?:who|whom)ever\b|\b(?:some|no|any|every)body\b", "the client, the program, no one"),
     (r"\b(?:is|are) not there\b", "does not exist"),
     (r"\bof before\b", "earlier ..."),
     (r"\bmade again\b", "created again, rebuilt"),
@@ -70,6 +80,10 @@ READ: tuple[tuple[str, str], ...] = (
     (r"\b(?:is|are) not heard of\b", "stopped reporting"),
     (r"\bin the manner of\b", "follows"),
     (r"\| an? [\w` ]+ (?:more|less) \|", "an added ..., a removed ..."),
+)
+# Applied to the beginning of a docstring, which is read on its own, without the name before it.
+OPENING: tuple[tuple[str, str], ...] = (
+    (r"^(?:Of|By (?:how|what|which)|That|To be)\b", "a verb, or a noun that says what it returns"),
 )
 
 Rules = tuple[tuple[str, str], ...]
@@ -96,20 +110,22 @@ def _compiled(rules: Rules) -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str
 
 
 def of_markdown(text: str, rules: Rules = RULES) -> Iterator[Complaint]:
-    """Complaints about the prose of a page, without its fenced blocks and inline code."""
+    """Complaints about the prose of a page, without its fenced blocks, inline code and addresses of links."""
     blank = re.sub(r"^([ \t]*)(`{3,}|~{3,}).*?^\1\2[ \t]*$", _lines_only, text, flags=re.DOTALL | re.MULTILINE)
-    yield from complaints(re.sub(r"`[^`\n]+`", "`x`", blank), rules=rules)
+    yield from complaints(re.sub(r"\]\([^)\s]*\)", "]", _without_code(blank)), rules=rules)
 
 
 def of_python(source: str) -> Iterator[Complaint]:
-    """Complaints about what people see of a program: its docstrings, and the sentences in its strings."""
+    """Complaints about what people read in a program: comments, docstrings, and the sentences in its strings."""
+    for line, comment in _comments(source):
+        yield from complaints(_without_code(comment), line, RULES + READ)
     tree = ast.parse(source)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if id(node) not in inside and (text := _sentence(node)) is not None:
-            rules = RULES if id(node) in docstrings else RULES + SPOKEN + READ
-            yield from complaints(re.sub(r"`[^`\n]+`", "`x`", text), node.lineno, rules)  # type: ignore[attr-defined]
+            rules = RULES + READ + OPENING if id(node) in docstrings else RULES + SPOKEN + READ
+            yield from complaints(_without_code(text), node.lineno, rules)  # type: ignore[attr-defined]
 
 
 def said_by(source: str) -> Iterator[str]:
@@ -125,6 +141,26 @@ def _sentence(node: ast.AST) -> str | None:
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value else None
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """The comments of a program with the lines where they begin. Lines that follow each other are one comment."""
+    found: list[tuple[int, str]] = []
+    end = -1
+    for token in generate_tokens(StringIO(source).readline):
+        if token.type != COMMENT:
+            continue
+        (line, column), text = token.start, token.string.lstrip("# ")
+        if found and line == end + 1 and not token.line[:column].strip():
+            found[-1] = (found[-1][0], f"{found[-1][1]}\n{text}")
+        else:
+            found.append((line, text))
+        end = line
+    return iter(found)
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]+`", "`x`", text)
 
 
 def _lines_only(found: re.Match[str]) -> str:

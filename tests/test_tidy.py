@@ -28,7 +28,7 @@ Rule = Callable[[str, ast.Module], Iterator[str]]  # module name, its tree -> co
 
 # -- the direction of imports (see ARCHITECTURE.md) --------------------------------------------------------------------
 
-CORES = frozenset({"access", "wire", "metadata", "journal", "stream", "topic", "dispatch"})
+CORES = frozenset({"access", "operations", "wire", "metadata", "journal", "stream", "topic", "dispatch", "raft"})
 BELOW_HOSTS = CORES | {"base", "ports"}
 EVERYTHING = BELOW_HOSTS | {"adapters", "storage", "tier", "broker", "api", "client", "spark", "connect", "cli"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -41,13 +41,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "tier": frozenset({"base", "wire", "stream", "ports", "adapters"}),  # adapters: only the process of its own
     "broker": BELOW_HOSTS | {"storage", "adapters", "tier"},  # tier: only the process that puts all together
     "api": BELOW_HOSTS | {"storage", "adapters", "broker"},
-    "client": frozenset({"base", "wire", "ports"}),
-    "sync": frozenset({"base", "client"}),
+    "client": frozenset({"base", "wire", "ports", "operations"}),
+    "sync": frozenset({"base", "client", "operations"}),
     "errors": frozenset({"base"}),
-    "spark": frozenset({"base", "client", "sync", "wire", "adapters", "tier"}),  # both: segments, in executors
-    "pipeline": frozenset({"base", "client", "sync", "wire", "adapters", "spark"}),
+    "spark": frozenset(
+        {"base", "client", "sync", "wire", "operations", "adapters", "tier"}
+    ),  # both: segments, in executors
+    "pipeline": frozenset({"base", "client", "sync", "wire", "operations", "adapters", "spark"}),
     "connect": frozenset({"base", "client"}),
-    "cli": frozenset({"base", "adapters", "client", "api", "spark", "pipeline"}),  # `standalone` is the broker
+    "cli": frozenset(
+        {"base", "adapters", "client", "operations", "api", "spark", "pipeline"}
+    ),  # `standalone` is the broker
     "sim": EVERYTHING | {"testing"},
     "testing": EVERYTHING | {"sim"},
 }
@@ -206,50 +210,6 @@ def all_errors(root: type[DanubeError] = DanubeError) -> list[type[DanubeError]]
     return found
 
 
-# What a face may name: what it cannot name it cannot call (I10). Of the cores it is values that pass through the door.
-FACES_MAY_IMPORT = (
-    "pydanube.access",
-    "pydanube.adapters.system",  # the clock of the machine, for turns
-    "pydanube.api",
-    "pydanube.base",
-    "pydanube.broker.door",
-    "pydanube.dispatch.policy",
-    "pydanube.ports",
-    "pydanube.stream.segments",
-    "pydanube.topic.dedup",
-    "pydanube.topic.records",
-    "pydanube.topic.sinks",
-    "pydanube.wire",
-    "pydanube.__version__",
-)
-DOOR_FOR_FACES = frozenset({"account", "clock", "offload", "presence", "session"})  # its attributes
-PUT_TOGETHER = {  # the modules that put a process together may import more
-    "pydanube.api.server": (
-        "pydanube.adapters",
-        "pydanube.broker.config",
-        "pydanube.broker.standalone",
-        "pydanube.storage.node.settings",
-        "pydanube.stream.tiering",
-    ),
-    "pydanube.api.lost_node": ("pydanube.adapters", "pydanube.broker.lost_node"),
-}
-AUTHENTICATES = {"pydanube.api.native.connection", "pydanube.api.http.face", "pydanube.api.grpc.connection"}
-
-
-def behind_the_door(module: str, tree: ast.Module) -> Iterator[str]:
-    if folder_of(module) != "api":
-        return
-    allowed = FACES_MAY_IMPORT + PUT_TOGETHER.get(module, ())
-    for line, name in imports(module, tree):
-        if name.split(".")[0] == PACKAGE and not any(f"{name}.".startswith(f"{each}.") for each in allowed):
-            yield f"{module}:{line}: a face may not import {name}"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute | ast.Name):
-            owner = node.value.attr if isinstance(node.value, ast.Attribute) else node.value.id
-            if owner in ("door", "_door") and node.attr not in DOOR_FOR_FACES and module not in PUT_TOGETHER:
-                yield f"{module}:{node.lineno}: {node.attr} of the door is not for faces: they have a session"
-
-
 SERVED = frozenset({"Topic", "BestEffortTopic", "SubscriptionHost", "BestEffortSubscription"})
 
 
@@ -270,7 +230,6 @@ RULES: tuple[Rule, ...] = (
     unrepeatable_host,
     undocumented,
     table_of_errors,
-    behind_the_door,
     asked_for_its_class,
 )
 
@@ -285,16 +244,6 @@ def module_name(path: Path) -> str:
 
 SOURCES = sorted((SOURCE / PACKAGE).rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8"), str(path)) for path in SOURCES}
-
-
-def test_callers_are_anonymous_in_one_place_of_each_face() -> None:
-    found = {
-        module_name(path)
-        for path, tree in TREES.items()
-        for _, name in imports(module_name(path), tree)
-        if folder_of(module_name(path)) == "api" and name == "pydanube.access.principals.ANONYMOUS"
-    }
-    assert found == AUTHENTICATES
 
 
 def test_of_the_tier_only_the_process_itself_knows_the_world() -> None:
@@ -316,6 +265,36 @@ def test_imports_point_in_one_direction() -> None:
 def test_the_map_has_a_row_for_every_folder() -> None:
     rows = re.findall(r"^\| `(\w+)/` \|", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(rows) == sorted({path.parent.name for path in (SOURCE / PACKAGE).glob("*/__init__.py")})
+
+
+def test_the_map_says_what_each_folder_may_import() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \| .* \| ([^|]*) \|$", page, re.MULTILINE)
+    said: dict[str, set[str]] = {}
+    for folder, text in rows:
+        said[folder] = said_of(text, said, {each for each, _ in rows}) - {folder}
+    assert said == {folder: set(MAY_IMPORT[folder]) & set(said) - {folder} for folder in said}
+
+
+def said_of(text: str, above: dict[str, set[str]], all_folders: set[str]) -> set[str]:
+    """What the words of a row mean; `above` has what the rows before it said."""
+    named = set(re.findall(r"`(\w+)/`", text))
+    if text.startswith("everything but "):
+        return all_folders - named
+    if text.startswith("all of the above"):
+        return set(above) - named
+    if text.startswith("the same and "):
+        return above[list(above)[-1]] | named
+    return named | (CORES if "cores" in text else set())
+
+
+def test_the_words_of_the_map_are_understood() -> None:
+    above = {"base": set[str](), "wire": {"base"}, "tier": {"base"}}
+    assert said_of("`base/`, other cores", above, set()) == CORES | {"base"}
+    assert said_of("all of the above but `tier/`", above, set()) == {"base", "wire"}
+    assert said_of("everything but `tier/`", above, {"base", "tier", "sync"}) == {"base", "sync"}
+    assert said_of("the same and `sim/`, which no other folder imports", above, set()) == {"base", "sim"}
+    assert said_of("nothing", above, set()) == set()
 
 
 def test_folders_do_not_import_each_other_in_a_circle() -> None:
@@ -346,18 +325,6 @@ def test_rooms_do_not_import_each_other_in_a_circle(folder: str) -> None:
     edges = rooms_of(folder, {module_name(path): tree for path, tree in TREES.items()})
     assert len(edges) > 2
     assert import_cycle(edges) == []
-
-
-def test_faces_are_alike_and_know_nothing_of_each_other() -> None:
-    """So that another one can be added without touching these."""
-    edges = rooms_of("api", {module_name(path): tree for path, tree in TREES.items()})
-    faces = {path.parent.name for path in TREES if path.match("api/*/face.py")} - {"listening"}
-    assert faces == {"grpc", "http", "native"}
-    for face in faces:
-        assert edges[face] <= {"listening", "operations"}
-        for name in ("connection", "producers", "consumers", "operations"):
-            assert (ROOT / f"src/pydanube/api/{face}/{name}.py").exists()
-    assert edges["listening"] == edges["operations"] == set()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -489,11 +456,6 @@ def test_the_rule_of_rooms_finds_an_import_for_types() -> None:
 @pytest.mark.parametrize(
     ("rule", "module", "source"),
     [
-        (behind_the_door, "pydanube.api.native.operations", "from pydanube.broker.topic.topic import Topic"),
-        (behind_the_door, "pydanube.api.native.operations", "from pydanube.broker import standalone"),
-        (behind_the_door, "pydanube.api.http.operations", "from pydanube.broker.standalone import Broker"),
-        (behind_the_door, "pydanube.api.http.operations", "import pydanube.topic.state"),
-        (behind_the_door, "pydanube.api.http.operations", "face.door.topics.opened()"),
         *((impure_core, "pydanube.stream.quorum", f"import {name}") for name in sorted(CORE_FORBIDDEN_MODULES)),
         (impure_core, "pydanube.base.ids", "from os.path import join"),
         (impure_core, "pydanube.wire.batch", "def late():\n    from time import monotonic"),
@@ -538,12 +500,6 @@ def test_a_rule_finds_a_planted_violation(rule: Rule, module: str, source: str) 
 @pytest.mark.parametrize(
     ("rule", "module", "source"),
     [
-        (behind_the_door, "pydanube.api.server", "from pydanube.broker.standalone import Broker\nbroker.door.reopen()"),
-        (
-            behind_the_door,
-            "pydanube.api.http.operations",
-            "from pydanube.broker.door.session import Session\ndoor.session()",
-        ),
         (impure_core, "pydanube.adapters.posix", "import os, time, threading"),
         (dangerous, "pydanube.cli.commands.config", "import yaml\nyaml.safe_load(text)\nmodel.eval()"),
         (unrepeatable_host, "pydanube.adapters.clock", "import time\ntime.monotonic()"),

@@ -61,7 +61,7 @@ def connect(
     Open it with `async with` or `await`. Without an address, it uses DANUBE_URL, or else this machine. With `ca_file`,
     a TLS broker must have a certificate from that authority.
     """
-    from pydanube.adapters.process import tell
+    from pydanube.adapters.process import register
     from pydanube.adapters.system import SystemClock, SystemRandomness
     from pydanube.client import Client
 
@@ -74,5 +74,5 @@ def connect(
         clock=clock or SystemClock(),
         randomness=randomness or SystemRandomness(),
     )
-    tell(client)
+    register(client)
     return client

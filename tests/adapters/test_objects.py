@@ -237,7 +237,7 @@ def test_wrong_credentials_are_refused_and_never_shown(
             assert failed.value.__cause__ is None
             assert failed.value.__suppress_context__
             texts.append(f"{failed.value} {failed.value!r} {failed.value.args}")
-        texts.append(f"{objects} {objects!r} {vars(objects)['_place']!r}")
+        texts.append(f"{objects} {objects!r} {vars(objects)['_location']!r}")
 
     with caplog.at_level(logging.DEBUG):
         run(place, scenario, **{wrong: planted})

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pydanube.adapters.objects_url import ObjectsPlace, delta_options, parse_objects_url
+from pydanube.adapters.objects_url import ObjectsLocation, delta_options, parse_objects_url
 from pydanube.base.errors import ConfigInvalid
 from pydanube.base.redaction import is_secret
 
 AWS = {"AWS_ACCESS_KEY_ID": "planted-id", "AWS_SECRET_ACCESS_KEY": "planted-secret", "AWS_REGION": "eu-west-1"}
 
 
-def parse(url: str, environment: dict[str, str] | None = None, **options: str) -> ObjectsPlace:
+def parse(url: str, environment: dict[str, str] | None = None, **options: str) -> ObjectsLocation:
     return parse_objects_url(url, options, environment or {})
 
 

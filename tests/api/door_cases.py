@@ -62,10 +62,14 @@ _LETTERS_TO_SECOND = {"failure": {"poison": "dead_letter", "dead_letter_topic": 
 _REPORT = {"pipeline": "flow", "run": "r1", "state": "running", "info": {"host": "here"}}
 
 NATIVE: dict[str, Case] = {
+    "broker": Case({(Action.STATUS, BROKER)}),
+    "config": Case({(Action.CONFIG, BROKER)}),
+    "lookup": Case({(Action.TOPIC_LOOKUP, of_topic())}, _ORDERS),
     "status": Case({(Action.STATUS, BROKER)}),
     "connection.list": Case({(Action.CONNECTION_LIST, BROKER)}),
     "namespace.create": Case({(Action.NAMESPACE_CREATE, SHOP)}, {"namespace": "shop"}),
     "namespace.list": Case({(Action.NAMESPACE_LIST, BROKER)}),
+    "namespace.describe": Case({(Action.NAMESPACE_DESCRIBE, DEFAULT)}, {"namespace": "default"}),
     "namespace.policies": Case(
         {(Action.NAMESPACE_ALTER, SHOP)}, {"namespace": "shop", "policies": {"topics_max": 100}}
     ),
@@ -138,7 +142,7 @@ NATIVE: dict[str, Case] = {
     "sink.list": Case({(Action.SINK_LIST, BROKER)}),
     "sink.forget": Case({(Action.SINK_FORGET, sink_resource(JOB.target))}, _JOB),
     "storage.status": Case({(Action.STORAGE_STATUS, BROKER)}),
-    "storage.place": Case({(Action.STORAGE_PLACE, BROKER)}),
+    "storage.locate": Case({(Action.STORAGE_LOCATE, BROKER)}),
     "storage.damage": Case({(Action.STORAGE_STATUS, BROKER)}),
     "storage.usage": Case({(Action.STORAGE_DESCRIBE, of_topic())}, _ORDERS),
     "storage.list": Case(lambda world: {(Action.STORAGE_DESCRIBE, each) for each in (DEFAULT, *every_topic(world))}),
@@ -171,16 +175,12 @@ NATIVE_FREE = {"close"}  # whoever has a producer or consumer may give it up
 # is the body, `query` what is behind the path.
 _LEASE = {(Action.SUBSCRIPTION_CONSUME, BILLING)}
 HTTP: dict[str, Case] = {
-    "front_page": Case({(Action.STATUS, BROKER)}),
+    "front_page": Case({(Action.STATUS, BROKER), (Action.SUBSCRIPTION_LIST, BROKER)}),
     "healthz": Case({(Action.HEALTH, BROKER)}),
     "readyz": Case({(Action.HEALTH, BROKER)}),
     "metrics": Case({(Action.METRICS, BROKER)}),
     "errors": Case({(Action.REFLECTION, BROKER)}),
     "openapi": Case({(Action.REFLECTION, BROKER)}),
-    "broker": Case({(Action.STATUS, BROKER)}),
-    "config": Case({(Action.CONFIG, BROKER)}),
-    "lookup": Case({(Action.TOPIC_LOOKUP, of_topic())}, _ORDERS),
-    "namespace.describe": Case({(Action.NAMESPACE_DESCRIBE, DEFAULT)}, {"namespace": "default"}),
     "publish": Case(
         {(Action.TOPIC_PUBLISH, of_topic("/default/new")), (Action.TOPIC_CREATE, of_topic("/default/new"))},
         {"topic": "/default/new", "body": {"messages": [{"value": "order"}]}},
@@ -238,7 +238,7 @@ GRPC: dict[str, Case] = {
     "danube_admin.NamespaceAdmin/CreateNamespace": Case({(Action.NAMESPACE_CREATE, SHOP)}, {"name": "shop"}),
     "danube_admin.NamespaceAdmin/DeleteNamespace": Case({(Action.NAMESPACE_DELETE, SHOP)}, {"name": "shop"}),
     "danube_admin.TopicAdmin/ListNamespaceTopics": Case({(Action.TOPIC_LIST, DEFAULT)}, {"name": "default"}),
-    "danube_admin.TopicAdmin/ListBrokerTopics": Case({(Action.TOPIC_LIST, BROKER)}, {"broker_id": "1"}),
+    "danube_admin.TopicAdmin/ListBrokerTopics": Case({(Action.TOPIC_LIST, BROKER)}, {"broker_id": "2"}),
     "danube_admin.TopicAdmin/CreateTopic": Case(
         {(Action.TOPIC_CREATE, of_topic("/default/made"))}, {"name": "/default/made"}
     ),

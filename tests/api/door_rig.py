@@ -21,11 +21,14 @@ from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.errors import NotAllowed
 from pydanube.base.limits import MIB
 from pydanube.broker.door.door import Door
-from pydanube.broker.door.pipelines import Report, State
 from pydanube.broker.door.session import Origin, Session
+from pydanube.broker.serving import dead_letters
 from pydanube.broker.topic.dead_letter import ORIGIN
+from pydanube.operations.pipelines import ReportPipeline
+from pydanube.operations.sinks import BeginSink
+from pydanube.operations.subscriptions import CreateSubscription
+from pydanube.operations.topics import CreateTopic, DescribeTopic
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.topic.records import SubscriptionKind
 from pydanube.topic.sinks import SinkKey
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Error, Request
@@ -42,13 +45,16 @@ class Recorder:
     def __init__(self) -> None:
         self.asked: list[Right] = []
         self.system: list[Right] = []
+        self.by: list[tuple[Principal, Action]] = []  # who asked
+        self.callers = {CALLER}  # who may
         self.refuses: Callable[[Action, Resource], bool] = lambda action, resource: False
 
     def __call__(self, principal: Principal, action: Action, resource: Resource) -> None:
         if principal == SYSTEM:
             self.system.append((action, resource))
             return
-        assert principal == CALLER
+        assert principal in self.callers
+        self.by.append((principal, action))
         self.asked.append((action, resource))
         if self.refuses(action, resource):
             raise NotAllowed(f"{principal} may not {action} {resource}")
@@ -101,8 +107,8 @@ def _cursors(topic: Any) -> object:
 @asynccontextmanager
 async def world_of(directory: Path, monkeypatch: pytest.MonkeyPatch, *, prepared: bool = False) -> AsyncIterator[World]:
     """With topics, messages, dead letters and rows that a job has staged, unless an earlier one has `prepared` them."""
-    for face in (native_connection, http_face, grpc_connection):
-        monkeypatch.setattr(face, "ANONYMOUS", CALLER)
+    for module in (native_connection, http_face, grpc_connection, dead_letters):
+        monkeypatch.setattr(module, "ANONYMOUS", CALLER)
     recorder = Recorder()
     settings = StandaloneSettings(directory, port=0, node=NodeSettings(file_bytes=4 * MIB), authorise=recorder)
     server = Server(settings)
@@ -121,14 +127,14 @@ async def world_of(directory: Path, monkeypatch: pytest.MonkeyPatch, *, prepared
 async def _prepare(world: World) -> None:
     system = world.system
     for name in (ORDERS, SECOND, LETTERS):
-        await system.topics.create(name)
-        await system.topics.describe(name)  # it is open
+        await system.carry_out(CreateTopic(name))
+        await system.carry_out(DescribeTopic(name))  # it is open
     for subscription in ("billing", "idle"):
-        await system.subscriptions.create(ORDERS, subscription, SubscriptionKind.SHARED)
-    system.pipelines.report("flow", Report("r1", {"host": "here"}, State.RUNNING))
+        await system.carry_out(CreateSubscription(ORDERS, subscription, "shared"))
+    await system.carry_out(ReportPipeline("flow", "r1", {"host": "here"}, "running"))
     await published(system, ORDERS, *[b"order"] * 20)
     await published(system, LETTERS, b"a letter", attributes=[{ORIGIN: SECOND}])
-    staging, _ = await system.sinks.begin(JOB)
+    staging = (await system.carry_out(BeginSink(JOB.query, JOB.target))).staging
     first = await published(system, staging, b"row 1", b"row 2")
     parts = {ORDERS: [[first, first]], SECOND: [[first + 1, first + 1]]}
     world.memory["decision"] = await published(system, staging, json.dumps({"parts": parts}).encode())

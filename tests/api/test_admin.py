@@ -29,6 +29,21 @@ async def published(client: Client, channel: int, count: int, topic: str = TOPIC
     await client.publish(channel, *(b"%d" % number for number in range(count)))
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("KEY_SHARED", "key_shared"), ("key-shared", "key_shared"), ("KeyShared", "key_shared"), ("Shared", "shared")],
+)
+def test_a_subscription_type_may_be_spelled_in_any_way(tmp_path: Path, text: str, name: str) -> None:
+    async def life(server: Server) -> None:
+        client = await Client.connect(server.address)
+        await consumer(client, 1, subscription="opened", type=text)
+        await client.ask("subscription.create", topic=TOPIC, subscription="created", type=text)
+        listed = (await client.ask("subscription.list", topic=TOPIC))["subscriptions"]
+        assert [(each["subscription"], each["type"]) for each in listed] == [("created", name), ("opened", name)]
+
+    run(tmp_path, life)
+
+
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 
@@ -182,7 +197,7 @@ def test_a_seek_from_outside_resets_the_consumers(tmp_path: Path) -> None:
         assert await admin.refused("seek", channel=1, offset=-1) == "request_invalid"
         assert (await admin.ask("subscription.describe", **named))["generation"] == before["generation"]
         assert await admin.refused("subscription.seek", **named) == "request_invalid"
-        assert await admin.refused("subscription.seek", **named, to="nowhere") == "argument_invalid"
+        assert await admin.refused("subscription.seek", **named, to="nowhere") == "request_invalid"
         assert await admin.refused("subscription.seek", **named, to=5) == "offset_not_confirmed"
         assert await admin.refused("subscription.seek", topic=TOPIC, subscription="x", to=0) == "subscription_not_found"
 

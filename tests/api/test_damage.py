@@ -14,6 +14,7 @@ import pydanube.sync
 from pydanube.base.errors import NothingReceived, OffsetsDamaged, TopicNotFound
 from pydanube.base.limits import BLOCK_BYTES
 from pydanube.journal.group import EntryKind, GroupHead, GroupKind, decode_directory
+from pydanube.operations.topics import DamagedOffsets
 from pydanube.sync import Client
 from pydanube.testing.broker import broker_beside
 from storage.damage import groups
@@ -211,7 +212,7 @@ def test_whoever_waits_at_damaged_messages_is_told_and_goes_on_once_the_loss_is_
             sentence = client.admin.explain(topic, "new", offset=3)
             assert sentence.startswith(f"The next message cannot be read: {topic}: offset 2 is damaged on disk; see `")
             assert sentence.endswith("`danube storage salvage`, which lists it first.")
-            assert client.admin.describe_topic(topic)["damaged"] == [{"partition": None, "first": 2, "last": 2}]
+            assert client.admin.describe_topic(topic).damaged == [DamagedOffsets(partition=None, first=2, last=2)]
             client.admin.salvage_topic(topic, accept=True)
             assert consumer.receive(20).offset == reader.receive(20).offset == 3
             publish(client, topic, range(MESSAGES, MESSAGES + 1))

@@ -13,9 +13,10 @@ from api.http_client import Http, with_http
 from api.test_metrics import publish
 from api.test_storage import AT_ONCE, evicted, upload
 from api.tiered import in_memory
-from pydanube.adapters.objects_url import ObjectsPlace, parse_objects_url
+from pydanube.adapters.objects_url import ObjectsLocation, parse_objects_url
 from pydanube.api.server import Server
 from pydanube.base.errors import RequestInvalid, TopicNotFound
+from pydanube.operations.storage import ListSealed, LocateObjects
 from pydanube.stream import cold as cold_module
 from pydanube.testing.broker import broker
 from tier.objects_world import WorldObjects
@@ -43,7 +44,7 @@ def test_segments_are_listed_in_pages_also_those_of_index_objects(
         async with pydanube.connect(server.url) as client:
 
             async def ask(**fields: Any) -> Any:
-                return await client.ask("storage.sealed", {"topic": TOPIC} | fields)
+                return await client.ask(ListSealed(TOPIC, **fields))
 
             whole = (await ask(end=14))["segments"]
             assert [(each["first"], each["last"], each["rows"]) for each in whole] == [
@@ -64,19 +65,19 @@ def test_segments_are_listed_in_pages_also_those_of_index_objects(
             with pytest.raises(RequestInvalid):
                 await ask(start=5, end=4)
             with pytest.raises(TopicNotFound):
-                await client.ask("storage.sealed", {"topic": "/default/nowhere", "end": 1})
+                await client.ask(ListSealed("/default/nowhere", end=1))
 
     with_http(tmp_path, story, **in_memory(objects, **AT_ONCE))
 
 
 async def _told(objects: str | None) -> Any:
     async with broker(objects=objects) as running, pydanube.connect(running.url) as client:
-        return await client.ask("storage.place", {})
+        return await client.ask(LocateObjects())
 
 
 @pytest.mark.parametrize("url", [None, "memory://"])
 def test_a_place_where_nobody_else_gets_is_not_told(url: str | None) -> None:
-    assert asyncio.run(_told(url)) == {"url": None, "options": {}}
+    assert asyncio.run(_told(url)).to_fields() == {"url": None, "options": {}}
 
 
 KEYS = {"AWS_ACCESS_KEY_ID": "k-id", "AWS_SECRET_ACCESS_KEY": "k-secret", "AWS_SESSION_TOKEN": "k-token"}
@@ -107,7 +108,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "k-id", "AWS_SECRET_ACCESS_KEY": "k-secret", "AWS_S
     ids=["s3", "user in an endpoint", "google", "azure", "redis", "folder"],
 )
 def test_what_is_told_of_a_place_leads_there_without_credentials(
-    place: ObjectsPlace, access: tuple[str, dict[str, str]]
+    place: ObjectsLocation, access: tuple[str, dict[str, str]]
 ) -> None:
     assert place.client_access == access
     assert "k-" not in str(place.client_access)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,18 @@ from api.frame_client import Client
 from api.http_client import Http, Reply
 from grpc_face.rig import SECONDS, channel
 from pydanube.access.rights import Action, Resource
+from pydanube.api.grpc.calls import Method
 from pydanube.api.grpc.messages import FILES, message_class, service
 from pydanube.api.http.operations import make_router
 from pydanube.api.http.router import Route
 from pydanube.api.native.connection import _HANDLERS
 from pydanube.api.native.operations import VERBS
 from pydanube.base.errors import NotAllowed
-from pydanube.broker.door.session import Origin
+from pydanube.broker.door.session import Origin, Session
+from pydanube.operations.sinks import BeginSink
+from pydanube.operations.storage import ListSealed
+from pydanube.operations.subscriptions import ListSubscriptions
+from pydanube.operations.topics import CreateTopic, DescribeTopic
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 from pydanube.wire.commands import (
@@ -97,13 +102,25 @@ def test_every_verb_of_the_native_protocol_asks(tmp_path: Path, monkeypatch: pyt
     run(tmp_path, monkeypatch, story)
 
 
-# Frames of a producer or consumer, which was asked about when it was opened; and those of a connection.
+# Frames of a producer or consumer, which was asked about when it was opened; and those of a connection, which are free
+# (decision 0067).
 BY_HANDLE = {Publish, Ack, Grant, Nack, Taken}
 OF_THE_CONNECTION = {Hello, Ping, Pong}
 
 
 def test_every_frame_is_a_request_or_belongs_to_something_that_was_asked_about() -> None:
     assert set(_HANDLERS) == {Request, *BY_HANDLE, *OF_THE_CONNECTION}
+
+
+def test_the_greeting_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        with world.recorder.refusing(), world.recorder.recording() as asked:
+            client = await Client.connect(world.server.address)
+            client.send(Ping())
+            assert isinstance(await client.receive(), Pong)
+        assert asked == []
+
+    run(tmp_path, monkeypatch, story)
 
 
 def test_frames_ask_nothing_until_rights_are_reconsidered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +191,38 @@ def test_rights_that_end_while_a_producer_or_consumer_is_opened_count(
     run(tmp_path, monkeypatch, story)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda session: session.bounds(CLOSED),
+        lambda session: session.read(CLOSED, 0, 1),
+        lambda session: session.offset_of_time(CLOSED, 0),
+        lambda session: session.find_subscription(CLOSED, "billing"),
+        lambda session: session.carry_out(ListSealed(CLOSED, end=1)),
+        lambda session: session.carry_out(DescribeTopic(CLOSED)),
+        lambda session: session.carry_out(ListSubscriptions(CLOSED)),
+    ],
+    ids=["bounds", "read", "offset_of_time", "find_subscription", "list_sealed", "describe", "list_subscriptions"],
+)
+def test_rights_that_end_while_a_topic_is_opened_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Session], Coroutine[Any, Any, Any]]
+) -> None:
+    async def story(world: World) -> None:
+        await world.system.carry_out(CreateTopic(CLOSED))
+        task = asyncio.ensure_future(call(world.door.session(CALLER, Origin("test"))))
+        await asyncio.sleep(0)
+        assert not task.done()  # the topic is being opened
+        with world.recorder.refusing():
+            world.door.reconsider()
+            with pytest.raises(NotAllowed):
+                await task
+
+    run(tmp_path, monkeypatch, story)
+
+
+CLOSED = "/default/closed"
+
+
 # -- REST --------------------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +230,7 @@ _ROUTES = {route.operation: route for route in make_router().routes}
 
 
 def test_every_route_of_rest_has_a_case() -> None:
+    assert len(_ROUTES) == len(make_router().routes)
     assert set(_ROUTES) - set(NATIVE) == set(HTTP)
 
 
@@ -240,6 +290,45 @@ def test_a_request_that_waits_for_messages_ends_when_rights_do(tmp_path: Path, m
     run(tmp_path, monkeypatch, story)
 
 
+def test_requests_that_wait_for_topics_or_messages_are_answered_by_the_rights_of_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        client = await Client.connect(world.server.address)
+        revision = (await client.ask("topic.watch", namespaces=["default"]))["revision"]
+        end = (await client.ask("bounds", topic=ORDERS))["end"]
+        client.send(
+            Request(50, "topic.watch", {"namespaces": ["default"], "revision": revision, "milliseconds": 20_000})
+        )
+        client.send(Request(51, "news", {"offsets": {ORDERS: end}, "milliseconds": 5_000}))
+        await client.ask("status")  # both wait by now
+        with world.recorder.refusing(lambda action, _: action in (Action.TOPIC_LIST, Action.TOPIC_READ)):
+            world.door.reconsider()
+            await world.system.carry_out(CreateTopic("/default/secret"))
+            await published(world.system, ORDERS, b"secret")
+            answers: dict[int, str] = {}
+            while len(answers) < 2:
+                frame = await client.receive()
+                answers[frame.request] = frame.code  # type: ignore[union-attr]
+        assert answers == {50: "not_allowed", 51: "not_allowed"}
+
+    run(tmp_path, monkeypatch, story)
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields"), [("topic.watch", {"namespaces": []}), ("news", {"offsets": {}, "milliseconds": 1})]
+)
+def test_a_request_about_nothing_asks_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, fields: dict[str, Any]
+) -> None:
+    async def story(world: World) -> None:
+        client = await Client.connect(world.server.address)
+        with world.recorder.refusing():
+            assert await client.refused(verb, **fields) in ("not_allowed", "request_invalid")
+
+    run(tmp_path, monkeypatch, story, prepared=False)
+
+
 # -- gRPC --------------------------------------------------------------------------------------------------------------
 
 METHODS = {
@@ -252,9 +341,11 @@ METHODS = {
 
 def test_every_method_of_grpc_asks_or_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        methods, _ = world.server._grpc.services._data_address
-        assert {path.decode()[1:] for path in methods} == set(METHODS)
-        served = {path.decode()[1:] for path, method in methods.items() if method.run.__name__ != "refuse"}
+        services = world.server._grpc.services
+        methods, admin_methods = (_runs(address) for address in (services._data_address, services._admin_address))
+        assert set(methods) == set(METHODS)
+        assert admin_methods.items() <= methods.items()  # nothing is served only at the admin address, or differently
+        served = {path for path, run in methods.items() if not run.endswith("refuse")}
         assert served == set(GRPC)
         for name in METHODS:
             if name not in served:
@@ -270,6 +361,11 @@ def test_every_method_of_grpc_asks_or_is_not_served(tmp_path: Path, monkeypatch:
             await checked(world, name, case, call)
 
     run(tmp_path, monkeypatch, story)
+
+
+def _runs(address: tuple[Mapping[bytes, Method], object]) -> dict[str, str]:
+    """The methods at an address, and the functions that serve them."""
+    return {path.decode()[1:]: method.run.__qualname__ for path, method in address[0].items()}
 
 
 async def _status(world: World, name: str, fields: dict[str, Any]) -> str:
@@ -396,17 +492,18 @@ def test_letters_stay_if_the_caller_may_not_publish_where_they_come_from(
     run(tmp_path, monkeypatch, story)
 
 
-def test_a_commit_that_may_not_make_one_of_its_topics_makes_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", [Action.TOPIC_CREATE, Action.TOPIC_PUBLISH])
+def test_a_commit_that_may_not_make_or_write_to_one_of_its_topics_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: Action
 ) -> None:
     async def story(world: World) -> None:
-        staging, _ = await world.system.sinks.begin(JOB)
+        staging = (await world.system.carry_out(BeginSink(JOB.query, JOB.target))).staging
         first = await published(world.system, staging, b"row 1", b"row 2")
         parts = {"/default/a": [[first, first]], "/default/b": [[first + 1, first + 1]]}
         decision = await published(world.system, staging, json.dumps({"parts": parts}).encode())
         client = await Client.connect(world.server.address)
         before = world.state()
-        with world.recorder.refusing(lambda *right: right == (Action.TOPIC_CREATE, of_topic("/default/b"))):
+        with world.recorder.refusing(lambda *right: right == (missing, of_topic("/default/b"))):
             code = await client.refused(
                 "sink.commit", query=JOB.query, target=JOB.target, run="r1", batch=0, decision=decision
             )
@@ -429,6 +526,8 @@ def test_somebody_with_the_ticket_of_a_job_has_to_be_allowed_too(
         with world.recorder.refusing():
             code = await client.refused("storage.salvage", topic=ORDERS, ticket=begun["ticket"])
         assert code == "not_allowed"
+        other = await client.ask("storage.salvage", topic=SECOND, ticket=begun["ticket"])
+        assert other["ticket"] != begun["ticket"]  # it is of other work, which begins
 
     run(tmp_path, monkeypatch, story)
 
@@ -447,9 +546,10 @@ def test_a_list_of_storage_goes_on_behind_topics_that_the_caller_may_not_see(
 
 
 def test_the_broker_asks_for_itself_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dead letters, decided rows and what it opens to keep it up."""
+    """Dead letters, decided rows and what it opens to keep it up. Whatever is open is maintained."""
 
     async def story(world: World) -> None:
+        assert (Action.TOPIC_SERVE, of_topic(LETTERS)) in world.recorder.system
         client = await Client.connect(world.server.address)
         failure = {"poison": "dead_letter", "max_redelivery_count": 0}
         await client.ask("subscription.alter", topic=ORDERS, subscription="billing", options={"failure": failure})
@@ -461,6 +561,7 @@ def test_the_broker_asks_for_itself_too(tmp_path: Path, monkeypatch: pytest.Monk
         client.send(Nack(1, 0, delivered.generation, [(delivered.first, delivered.last)], 0, "bad"))
         while (Action.TOPIC_PUBLISH, of_topic(letters)) not in world.recorder.system:  # noqa: ASYNC110
             await asyncio.sleep(0)
+        assert (Action.TOPIC_CREATE, of_topic(letters)) in world.recorder.system
         world.recorder.system.clear()
         await native_code(client, 50, "sink.commit", NATIVE["sink.commit"].given(world))
         assert {(Action.TOPIC_PUBLISH, of_topic(name)) for name in (ORDERS, SECOND)} <= set(world.recorder.system)

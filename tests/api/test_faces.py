@@ -108,8 +108,8 @@ class Echo:
 
 def with_echo(story: Callable[[Listener, HostPort], Awaitable[None]], **limits: int) -> None:
     async def main() -> None:
-        presence = SimpleNamespace(listed=[], numbers=iter(range(1, 100)))
-        door = SimpleNamespace(presence=presence, clock=SimpleNamespace(wall=lambda: 0))
+        numbers = iter(range(1, 100))
+        door = SimpleNamespace(add_connections=lambda listed: numbers, clock=SimpleNamespace(wall=lambda: 0))
         listener = Listener(cast(Any, door), [EchoFace()], Turns(), **limits)
         try:
             async with asyncio.timeout(30):
@@ -128,7 +128,7 @@ def test_a_face_that_nobody_else_knows_of_is_served_described_and_stopped() -> N
         writer.write(b"HO\nhello")
         assert await reader.readexactly(10) == b"ECHO\nhello"
         [shown] = listener._described()
-        assert shown[2:4] + shown[5:] == ("echo", "somebody", 1, 2)
+        assert (shown.protocol, shown.client, shown.producers, shown.consumers) == ("echo", "somebody", 1, 2)
         await listener.stop()
         assert await reader.read() == b"goodbye\n"
         writer.close()

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 from api.http_client import Http, with_http
-from pydanube.api.http.front_page import PLACES, _page
+from pydanube.api.http.front_page import LINKS, _page
 from pydanube.api.server import Server
+from pydanube.operations.broker import BrokerAddress
 
 ORDERS = "/api/v1/topics/default/orders"
 BROWSER = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
@@ -20,7 +21,7 @@ def test_a_browser_gets_a_page_with_links_that_work_and_nothing_from_elsewhere(t
         assert "default-src 'none'" in page.headers["content-security-policy"]
         text = page.body.decode()
         links = re.findall(r"href=([^>]+)>", text)
-        assert links == [path for path, _ in PLACES]
+        assert links == [path for path, _ in LINKS]
         assert not re.findall(r"src=|https?://|<script", text)
         for link in links:
             assert (await http.ask("GET", link)).status == 200
@@ -34,7 +35,7 @@ def test_others_get_text(tmp_path: Path) -> None:
             page = await http.ask("GET", "/", accept=accept)
             assert page.headers["content-type"].startswith("text/plain")
             assert page.body.decode().startswith("danube ")
-            assert all(path in page.body.decode() for path, _ in PLACES)
+            assert all(path in page.body.decode() for path, _ in LINKS)
 
     with_http(tmp_path, story)
 
@@ -55,7 +56,7 @@ def test_a_blocked_subscription_is_shown_and_the_broker_stays_ready(tmp_path: Pa
 
 
 def test_what_others_named_is_escaped() -> None:
-    page = _page({"version": "1", "url": "danube://<b>"}, ["Blocked: subscription <script>alert(1)</script>"])
+    page = _page(BrokerAddress("1", "danube://<b>", "<b>"), ["Blocked: subscription <script>alert(1)</script>"])
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "danube://&lt;b&gt;" in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import re
 import socket
 from pathlib import Path
@@ -13,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pydanube
 from api.http_client import Http, Reply, with_http
 from pydanube.api.http import connection as connection_module
 from pydanube.api.http.answer import Answer
+from pydanube.api.http.errors import problem
 from pydanube.api.http.face import HttpFace
 from pydanube.api.http.operations import make_router
 from pydanube.api.server import Server
 from pydanube.base.addresses import HostPort
-from pydanube.base.errors import error_table
+from pydanube.base.errors import DiskFailed, error_table
 from pydanube.base.limits import HTTP_PIPELINED_BYTES_MAX, KIB, MIB
 from pydanube.broker.door.session import Session
 from pydanube.wire.http1 import HttpRequest
@@ -403,3 +406,18 @@ def test_what_is_no_protocol_of_this_port_is_told_so_in_words_only_where_nobody_
         assert bool(found) == bool(answered)
 
     with_http(tmp_path, story)
+
+
+def test_a_path_whose_name_is_not_utf_8_can_be_told(tmp_path: Path) -> None:
+    """In the settings, and in errors of the disk, which ended their connections without an answer."""
+    directory = tmp_path / os.fsdecode(b"d\xff")
+
+    async def story(server: Server, http: Http) -> None:
+        reply = await http.ask("GET", "/api/v1/config")
+        assert (reply.status, reply.json["data_dir"]) == (200, f"{tmp_path}/d?")
+        async with pydanube.connect(server.url) as client:
+            assert (await client.admin.settings()).data_dir == f"{tmp_path}/d?"
+        answer = problem(DiskFailed(f"{directory}: input/output error"))
+        assert json.loads(answer.content)["detail"] == f"{tmp_path}/d?: input/output error"
+
+    with_http(directory, story)

@@ -16,7 +16,6 @@ from api.http_client import Http, with_http
 from pydanube.access.principals import ANONYMOUS
 from pydanube.api.grpc.messages import Messages
 from pydanube.api.grpc.operations import BROKER, NamespaceAdmin, TopicAdmin
-from pydanube.api.operations import verbs as verbs_module
 from pydanube.api.server import Server
 from pydanube.base.errors import SubscriptionNotFound
 from pydanube.broker.directory.directory import Directory
@@ -63,7 +62,6 @@ def test_very_many_topics_are_read_some_in_each_turn(tmp_path: Path, monkeypatch
         turns.note(len(found))
         return found
 
-    monkeypatch.setattr(verbs_module, "TOPICS_READ_A_TURN", FEW)
     monkeypatch.setattr(topics_module, "TOPICS_READ_A_TURN", FEW)
     monkeypatch.setattr(Directory, "topics", noted)
 
@@ -83,14 +81,13 @@ def test_very_many_topics_are_read_some_in_each_turn(tmp_path: Path, monkeypatch
         with turns.counted():
             assert (await http.ask("GET", "/api/v1/storage/default")).json["topics"] == []  # none of them keeps any
         assert max(turns.done.values()) <= FEW
-        face: Any = None
         call: Any = SimpleNamespace(session=server._broker.door.session(ANONYMOUS, Origin("grpc")))
         asked = messages.BrokerRequest(broker_id=BROKER)
         namespace = messages.NamespaceRequest(name="default")
         with turns.counted():
-            whole = await TopicAdmin(face).list_broker_topics(call, asked)
-            some = await TopicAdmin(face).list_namespace_topics(call, namespace)
-            plain = await NamespaceAdmin(face).get_namespace_topics(call, namespace)
+            whole = await TopicAdmin().list_broker_topics(call, asked)
+            some = await TopicAdmin().list_namespace_topics(call, namespace)
+            plain = await NamespaceAdmin().get_namespace_topics(call, namespace)
         assert max(turns.done.values()) <= FEW
         assert [each.name for each in whole.topics] == [each.name for each in some.topics]
         assert list(plain.topics) == [f"default/{name}" for name in names]
@@ -103,7 +100,7 @@ def test_very_many_subscriptions_are_described_some_in_each_turn(
 ) -> None:
     """One of them is deleted meanwhile."""
     turns, gone = Turns(), "s07"
-    describe: Callable[..., Any] = subscriptions_module.subscription_stats
+    describe: Callable[..., Any] = subscriptions_module.describe_subscription
 
     def noted(name: str, *arguments: Any) -> Any:
         turns.note()
@@ -112,7 +109,7 @@ def test_very_many_subscriptions_are_described_some_in_each_turn(
         return describe(name, *arguments)
 
     monkeypatch.setattr(subscriptions_module, "SUBSCRIPTIONS_A_TURN", FEW)
-    monkeypatch.setattr(subscriptions_module, "subscription_stats", noted)
+    monkeypatch.setattr(subscriptions_module, "describe_subscription", noted)
 
     async def story(server: Server, http: Http) -> None:
         await http.ask("PUT", ORDERS)

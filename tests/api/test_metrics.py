@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +18,15 @@ from prometheus_client.parser import text_string_to_metric_families
 import pydanube
 from api.http_client import Http, with_http
 from pydanube.access.principals import Principal
-from pydanube.api.http import cached_page
-from pydanube.api.http.cached_page import CachedPage
+from pydanube.api.listening.loop_watch import LoopWatch, TurnLengths
 from pydanube.api.server import Server
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import LedgerDamaged
 from pydanube.base.names import TopicName
+from pydanube.broker.door import cached_page
 from pydanube.broker.door import metrics as metrics_module
-from pydanube.broker.door.metrics import FAMILIES, LoopWatch, Page
+from pydanube.broker.door.cached_page import CachedPage
+from pydanube.broker.door.metrics import FAMILIES, Page
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 
@@ -272,31 +275,56 @@ def test_a_histogram_counts_what_is_at_most_each_bound() -> None:
     assert samples["danube_group_commit_seconds_sum", ()] == 12
 
 
+class Loop:
+    """A loop whose only timer the test fires."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, call: Any) -> Any:
+        self.due, self.call = self.now + delay, call
+        return SimpleNamespace(cancel=lambda: None)
+
+    def ring(self, late: float = 0.0) -> None:
+        self.now = self.due + late
+        self.call()
+
+
 def test_the_longest_turn_is_remembered_for_a_while() -> None:
-    class Loop:
-        now = 0.0
-
-        def time(self) -> float:
-            return self.now
-
-        def call_at(self, when: float, call: Any) -> None:
-            self.when, self.call = when, call
-
-        def ring(self, late: float = 0.0) -> None:
-            self.now = self.when + late
-            self.call()
-
-    loop = Loop()
-    watch = LoopWatch(loop)  # type: ignore[arg-type]
-    loop.ring(0.25)
-    loop.ring()
-    assert watch.longest_seconds == pytest.approx(0.25)
-    while loop.now < 31:
+    loop, lengths = Loop(), TurnLengths()
+    watch = LoopWatch(loop, lengths, loop.time)  # type: ignore[arg-type]
+    try:
+        loop.ring(0.25)
         loop.ring()
-    assert watch.longest_seconds == pytest.approx(0.25)  # of the window before
-    while loop.now < 62:
-        loop.ring()
-    assert watch.longest_seconds == pytest.approx(0)
+        assert lengths.longest.seconds == pytest.approx(0.25)
+        while loop.now < 31:
+            loop.ring()
+        assert lengths.longest.seconds == pytest.approx(0.25), "of the window before"
+        while loop.now < 62:
+            loop.ring()
+        assert lengths.longest.seconds == pytest.approx(0)
+    finally:
+        watch.stop()
+
+
+def test_a_pause_of_the_collector_counts_for_the_longest_turn() -> None:
+    loop, lengths = Loop(), TurnLengths()
+    watch = LoopWatch(loop, lengths, loop.time)  # type: ignore[arg-type]
+
+    def slow(phase: str, _: Any) -> None:
+        loop.now += 0.5 * (phase == "stop")
+
+    gc.callbacks.insert(gc.callbacks.index(watch._collecting), slow)
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.remove(slow)
+        watch.stop()
+    gc.collect()
+    assert lengths.longest_pause.seconds == lengths.longest.seconds == 0.5
+    assert watch._collecting not in gc.callbacks
 
 
 # -- what others say about them ----------------------------------------------------------------------------------------

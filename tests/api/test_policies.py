@@ -50,7 +50,7 @@ def run(tmp_path: Path, *lives: Any) -> None:
 
 
 async def limit(client: pydanube.Client, namespace: str = "default", **policies: Any) -> None:
-    assert (await client.admin.policies(namespace, change=policies)).items() >= {
+    assert (await client.admin.policies(namespace, change=policies)).to_fields().items() >= {
         name: value for name, value in policies.items() if value is not None
     }.items()
 
@@ -139,7 +139,7 @@ def test_a_topic_overrides_its_namespace_and_takes_it_back(tmp_path: Path) -> No
         async with client.producer(TOPIC, send_timeout=1) as producer:
             await producer.send(b"x" * 100)
             described = await client.admin.alter_topic(TOPIC, policies={"message_bytes_max": None})
-            assert described["policies"] == {}
+            assert dict(described.policies) == {}
             with pytest.raises(MessageTooLarge, match="10 bytes"):
                 await producer.send(b"x" * 11)
             await limit(client, message_bytes_max=None)
@@ -209,7 +209,7 @@ def test_a_client_that_floods_slows_down_and_loses_nothing(tmp_path: Path) -> No
             for number in range(1000):
                 producer.send(b"%0100d" % number)
             async with asyncio.timeout(20):
-                while (await client.ask("bounds", {"topic": TOPIC}))["end"] < 900:  # noqa: ASYNC110
+                while (await client.bounds(TOPIC))[1] < 900:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
                 await client.admin.alter_topic(TOPIC, policies={"publish_bytes_per_second": None})
                 await producer.flush()
@@ -260,7 +260,7 @@ def test_what_all_have_acknowledged_makes_room_in_its_namespace(tmp_path: Path) 
                 await fill(producer, 100)
             while message := await consumer.receive(timeout=5):
                 await consumer.ack(message)
-                if message.offset >= (await client.ask("bounds", {"topic": TOPIC}))["end"] - 1:
+                if message.offset >= (await client.bounds(TOPIC))[1] - 1:
                     break
             async with asyncio.timeout(10):
                 while True:

@@ -281,14 +281,14 @@ def test_a_consumer_that_was_refused_is_tried_again_by_whoever_comes_next(tmp_pa
         mine = await receive(http, "?consumer=a&limit=1")
         session = server._broker.door.session(ANONYMOUS, Origin("http"))
         key = Key(ANONYMOUS, parse_topic("/default/orders"), "workers", "b")
-        outlet = server._broker.door.leasing._outlet(session, key)
+        sink = server._broker.door.leasing._sink(session, key)
         refused = Poll(1, None, 1, asyncio.get_running_loop().create_future())
-        outlet.enter(refused)
+        sink.enter(refused)
         with pytest.raises(ConsumerBusy):
             await refused.ready
         await settle(http, "ack", *mine)
         assert values(await receive(http, "?consumer=b")) == ["m1"]
-        outlet.leave(refused)
+        sink.leave(refused)
 
     with_http(tmp_path, story)
 
@@ -310,7 +310,7 @@ def test_one_damaged_partition_does_not_keep_a_request_from_waiting_for_the_othe
         assert told.json["code"] == "offsets_damaged"
         assert asyncio.get_running_loop().time() - begun >= 1
         waiting = asyncio.ensure_future(receive(http, "?wait=20"))
-        while not server._broker.door.leasing._outlets:  # noqa: ASYNC110 - it does not tell, it is asked
+        while not server._broker.door.leasing._sinks:  # noqa: ASYNC110 - it does not tell, it is asked
             await asyncio.sleep(0.001)
         sound = (await real(SYSTEM, parse_topic("/default/orders-part-1"))).reliable
         await sound.publish(build([b"sound"], publish_time=1)).confirmed

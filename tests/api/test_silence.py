@@ -223,7 +223,7 @@ def test_the_sweep_looks_at_all_once_in_half_a_keepalive_and_at_few_in_one_turn(
             looks.append((loop.time(), self.number))
 
     async def story() -> None:
-        door = SimpleNamespace(presence=SimpleNamespace(listed=[]))
+        door = SimpleNamespace(add_connections=lambda listed: iter(()))
         listener = Listener(
             cast(Any, door), [cast(Any, SimpleNamespace(title="nothing"))], Turns(), keepalive_seconds=30
         )

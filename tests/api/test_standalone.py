@@ -24,6 +24,8 @@ from pydanube.api import server as server_module
 from pydanube.api.server import Server, StandaloneSettings, write_ready_file
 from pydanube.base.addresses import HostPort
 from pydanube.base.limits import MIB
+from pydanube.broker.configured import standalone_settings
+from pydanube.broker.standalone import Broker
 from pydanube.cli.main import main
 from pydanube.storage.node.settings import NodeSettings
 
@@ -191,6 +193,26 @@ def test_the_ready_file_writes_ipv6_in_brackets(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ready"]
 
 
+def test_a_broker_that_cannot_serve_leaves_no_listener_and_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = StandaloneSettings(tmp_path, port=0, node=NodeSettings(file_bytes=4 * MIB))
+
+    async def life() -> None:
+        failing = Server(settings)
+        with monkeypatch.context() as patch:
+            patch.setattr(Broker, "serve", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await failing.start()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*failing.address)
+        again = Server(settings)
+        await again.start()
+        await again.stop()
+
+    asyncio.run(life())
+
+
 def test_clients_are_told_the_bound_address_unless_another_is_for_them(tmp_path: Path) -> None:
     async def told(advertise: HostPort | None) -> tuple[str, str]:
         node = NodeSettings(file_bytes=4 * MIB)
@@ -210,6 +232,6 @@ def test_clients_are_told_the_bound_address_unless_another_is_for_them(tmp_path:
 
 def test_connections_leave_files_to_the_rest() -> None:
     config = server_module.load(None, {}, {"data_dir": "data"}).config
-    assert server_module._standalone(config, 10_000).connections_max == 10_000 - 512
-    assert server_module._standalone(config, 1 << 20).connections_max == 20_000
-    assert server_module._standalone(config, resource.RLIM_INFINITY).connections_max == 20_000
+    assert standalone_settings(config, 10_000).connections_max == 10_000 - 512
+    assert standalone_settings(config, 1 << 20).connections_max == 20_000
+    assert standalone_settings(config, resource.RLIM_INFINITY).connections_max == 20_000

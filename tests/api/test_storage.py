@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import pydanube.sync
 from api.http_client import Http, with_http
 from api.test_metrics import publish, scrape
 from api.tiered import in_memory
-from pydanube.api.http import cached_page
 from pydanube.api.server import Server
-from pydanube.base.errors import ObjectsRefused, PartitionMissing, SegmentMissing
+from pydanube.base.errors import ObjectsFailed, ObjectsRefused, PartitionMissing, SegmentMissing
 from pydanube.broker.cold import storage_admin
 from pydanube.broker.cold.claim import MARK
+from pydanube.broker.door import cached_page
+from pydanube.operations.storage import ListSegments
 from pydanube.stream import cold as cold_module
 from pydanube.stream.segments import Segment
 from pydanube.tier.direct import DirectSegments
@@ -293,9 +295,30 @@ def test_a_partitioned_topic_is_uploaded_listed_and_verified_as_a_whole(tmp_path
             found = await client.admin.verify_topic("/default/wide-part-0")
             assert [each["result"] for each in found["troubles"]] == ["unknown"]
             with pytest.raises(PartitionMissing):
-                await client.ask("storage.segments", {"topic": "/default/wide"})
+                await client.ask(ListSegments("/default/wide"))
 
     with_http(tmp_path, story, **in_memory(objects))
+
+
+def test_a_topic_is_described_though_uploads_of_all_its_partitions_fail(tmp_path: Path) -> None:
+    """Their reasons together did not fit a control frame, so that Spark, which asks for each batch, stopped."""
+
+    async def story(server: Server, http: Http) -> None:
+        async with pydanube.connect(server.url) as client:
+            await client.admin.create_topic("/default/wide", partitions=30)
+            usage = await client.admin.storage_usage("/default/wide")
+            for each in server._broker.door.topics.reliable_topics():
+                failed = ObjectsFailed("the object storage has no room: " + "x" * 4_000)
+                server._broker.door.tiers.tiering.troubles.failed(each.ledger.stream.name, "upload", failed)
+            described = await client.admin.describe_topic("/default/wide")
+            assert described.tiers is not None
+            troubles = described.tiers.troubles
+            assert (len(troubles), troubles[-1]) == (21, "and 10 more")
+            assert troubles[0].startswith("/default/wide-part-0: upload: the object storage has no room")
+            [listed] = await client.admin.storage_usages()
+            assert listed == replace(usage, troubles=troubles)
+
+    with_http(tmp_path, story, **in_memory(WorldObjects()))
 
 
 def test_the_client_without_await_has_the_same(tmp_path: Path) -> None:

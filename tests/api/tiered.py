@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydanube.adapters.objects_url import ObjectsPlace
+from pydanube.adapters.objects_url import ObjectsLocation
 from pydanube.broker.standalone import ObjectsSettings
 from pydanube.ports.segments import Segments
 from pydanube.stream.tiering import TierSettings
@@ -15,8 +15,8 @@ from tier.objects_world import WorldObjects
 def in_memory(objects: WorldObjects | None = None, **settings: Any) -> dict[str, Any]:
     """For `StandaloneSettings`. It is claimed as a real place is; `settings` are those of `TierSettings`."""
 
-    def segments(_: ObjectsPlace) -> Segments:
+    def segments(_: ObjectsLocation) -> Segments:
         return DirectSegments(WorldObjects() if objects is None else objects)
 
-    place = ObjectsPlace("s3", {"bucket": "bucket", "root": "/danube/"}, "s3://bucket/danube")
+    place = ObjectsLocation("s3", {"bucket": "bucket", "root": "/danube/"}, "s3://bucket/danube")
     return {"objects": ObjectsSettings(place, TierSettings(**settings)), "segments": segments}

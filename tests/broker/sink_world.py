@@ -10,7 +10,7 @@ from pathlib import Path
 from broker.door_world import served
 from pydanube.access.principals import ANONYMOUS
 from pydanube.broker.standalone import Broker
-from pydanube.topic.sinks import Once, Request, SinkKey, Verdict
+from pydanube.topic.sinks import Once, SinkKey, SinkRequest, Verdict
 from pydanube.wire.batch import Batch, build
 from tier.broker_world import opened, read_all, topic_of
 
@@ -59,7 +59,7 @@ class Job:
         return await self.commit(batch, decision, source, once)
 
     async def commit(self, batch: int, decision: int, source: str = "", once: Once = Once.STREAM) -> Verdict:
-        request = Request(once, self._run, batch, source, decision)
+        request = SinkRequest(once, self._run, batch, source, decision)
         return await self._door.sinks.commit(ANONYMOUS, self._key, request)
 
 

@@ -8,6 +8,7 @@ from broker.door_world import DoorWorld, caller, served
 from broker.test_salvage import ORDERS, damage
 from pydanube.base.errors import OffsetsDamaged
 from pydanube.broker.door.door import Door
+from pydanube.operations.topics import CreateTopic
 from pydanube.topic.records import SubscriptionKind
 
 NAMES = ["found-by-its-name", "another-one"]
@@ -17,7 +18,7 @@ def test_the_damaged_state_of_a_closed_topic_is_logged_once(caplog: pytest.LogCa
     world = DoorWorld()
 
     async def write(door: Door) -> None:
-        await caller(door).topics.create(ORDERS)
+        await caller(door).carry_out(CreateTopic(ORDERS))
         topic = (await served(door, ORDERS)).reliable
         for name in NAMES:
             await topic.subscribe(name, SubscriptionKind.SHARED)
@@ -38,7 +39,7 @@ def test_damage_is_the_same_at_every_start() -> None:
     world = DoorWorld()
 
     async def write(door: Door) -> None:
-        await caller(door).topics.create(ORDERS)
+        await caller(door).carry_out(CreateTopic(ORDERS))
         topic = (await served(door, ORDERS)).reliable
         for name in NAMES:  # the second one shows that the first was durable
             await topic.subscribe(name, SubscriptionKind.SHARED)

@@ -18,7 +18,7 @@ from pydanube.broker.commit.sinks import Sinks
 from pydanube.broker.directory.topic_changes import TopicChanges
 from pydanube.broker.door.metrics import Page
 from pydanube.broker.limits import disk_room as room
-from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.serving import house
 from pydanube.broker.serving.house import Housekeeping
 from pydanube.broker.standalone import Broker
@@ -31,7 +31,7 @@ from tier.objects_world import WorldObjects
 
 LOOPS: dict[str, tuple[type, str]] = {  # and a step of each
     "housekeeping": (Housekeeping, "_line_up"),
-    "measuring the free disk space": (Room, "look"),
+    "measuring the free disk space": (DiskRoom, "look"),
     "tidying up after jobs": (Sinks, "_forget_old"),
     "moving messages to object storage": (Tiering, "turn"),
     "watching for changes of topics": (TopicChanges, "_note"),

@@ -15,11 +15,17 @@ from broker.sink_world import KEY, Job, rows_of
 from broker.sink_world import TOPIC as TARGET
 from pydanube.base.errors import DanubeError, SinkBlocked, SinkExpired, TopicNotFound
 from pydanube.broker.door.door import Door
-from pydanube.broker.serving.redrive import SUBSCRIPTION, Wanted
+from pydanube.broker.serving.redrive import SUBSCRIPTION
 from pydanube.broker.standalone import Broker
 from pydanube.broker.subscription.delivery import Delivery
 from pydanube.broker.topic.dead_letter import ORIGIN
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations import topics as operations
+from pydanube.operations.namespaces import AlterNamespace
+from pydanube.operations.options import DispatchChanges, OptionChanges
+from pydanube.operations.policies import PolicyChanges
+from pydanube.operations.subscriptions import AlterSubscription
+from pydanube.operations.topics import AlterTopic, CreateTopic, DeleteTopic, TruncateTopic
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 
@@ -49,7 +55,7 @@ class Change:
     """What a client asks for: by default of a topic with two partitions, which have a consumer each."""
 
     async def prepare(self, door: Door) -> None:
-        await caller(door).topics.create(TOPIC, partitions=2)
+        await caller(door).carry_out(CreateTopic(TOPIC, partitions=2))
         self.watchers = [Watcher() for _ in range(2)]
         for number, watcher in enumerate(self.watchers):
             await caller(door).open_consumer(f"{TOPIC}-part-{number}", "s", SubscriptionKind.SHARED, watcher)
@@ -78,7 +84,7 @@ class Change:
 
 class Delete(Change):
     async def make(self, door: Door) -> None:
-        await caller(door).topics.delete(TOPIC)
+        await caller(door).carry_out(DeleteTopic(TOPIC))
 
     async def check(self, door: Door, *, made: bool) -> None:
         if not made:
@@ -95,12 +101,12 @@ class Delete(Change):
 
 class Alter(Change):
     async def make(self, door: Door) -> None:
-        await caller(door).topics.alter(TOPIC, partitions=None, policies={"message_bytes_max": 777})
+        await caller(door).carry_out(AlterTopic(TOPIC, partitions=None, policies=PolicyChanges(message_bytes_max=777)))
 
 
-class AlterNamespace(Change):
+class AlterPolicies(Change):
     async def make(self, door: Door) -> None:
-        await caller(door).namespaces.alter("default", {"subscriptions_max": 7})
+        await caller(door).carry_out(AlterNamespace("default", PolicyChanges(subscriptions_max=7)))
 
 
 class TruncatePartition(Change):
@@ -109,7 +115,7 @@ class TruncatePartition(Change):
         await (await topic_of(door, PART)).publish(build([b"old"] * 3, publish_time=1)).confirmed
 
     async def make(self, door: Door) -> None:
-        await caller(door).topics.truncate(PART)
+        await caller(door).carry_out(TruncateTopic(PART))
 
     def facts(self, door: Door) -> object:
         return next(each.topic.ledger.first for each in door.topics.opened() if str(each.name) == PART)
@@ -122,7 +128,9 @@ class TruncatePartition(Change):
 
 class AlterPartition(Change):
     async def make(self, door: Door) -> None:
-        await caller(door).subscriptions.alter(PART, "s", {"dispatch": {"unacked_max": 7}})
+        await caller(door).carry_out(
+            AlterSubscription(PART, "s", OptionChanges(dispatch=DispatchChanges(unacked_max=7)))
+        )
 
     def facts(self, door: Door) -> object:
         host: Any = host_of(door, PART, "s")
@@ -139,12 +147,12 @@ class Redrive(Change):
 
     async def prepare(self, door: Door) -> None:
         await super().prepare(door)
-        await caller(door).topics.create(LETTERS)
+        await caller(door).carry_out(CreateTopic(LETTERS))
         letters = build([b"a", b"b"], publish_time=1, attributes=[{ORIGIN: PART}] * 2)
         await (await topic_of(door, LETTERS)).publish(letters).confirmed
 
     async def make(self, door: Door) -> None:
-        await caller(door).topics.redrive(LETTERS, Wanted(limit=2))
+        await caller(door).carry_out(operations.Redrive(LETTERS, limit=2))
 
     def facts(self, door: Door) -> object:
         return next(each.topic.ledger.confirmed_end for each in door.topics.opened() if str(each.name) == PART)
@@ -154,8 +162,8 @@ class Redrive(Change):
         assert (host is not None and host.known.cursor.floor == 2) == made
 
     async def check_after_restart(self, door: Door, *, made: bool) -> None:
-        await caller(door).topics.redrive(LETTERS, Wanted(limit=1))
-        await caller(door).topics.redrive(LETTERS, Wanted(limit=1))
+        await caller(door).carry_out(operations.Redrive(LETTERS, limit=1))
+        await caller(door).carry_out(operations.Redrive(LETTERS, limit=1))
         assert (await topic_of(door, PART)).ledger.confirmed_end == 2
 
 
@@ -163,16 +171,10 @@ class Abandon(Change):
     """A decided write that cannot go on is given up: whoever it kept from publishing may."""
 
     async def prepare(self, door: Door) -> None:
-        sinks, real, asked = door.sinks, door.sinks._decision, 0
-
         async def lost(*arguments: Any) -> Any:
-            nonlocal asked
-            asked += 1
-            if asked > 1:
-                raise SinkExpired("what was staged is lost")
-            return await real(*arguments)
+            raise SinkExpired("what was staged is lost")
 
-        sinks._decision = lost  # type: ignore[method-assign]
+        door.sinks.own._append = lost  # type: ignore[method-assign]
         with suppress(SinkBlocked):
             await Job(cast(Broker, SimpleNamespace(door=door))).write(0, {TARGET: rows_of("a", 4)})
 
@@ -184,15 +186,18 @@ class Abandon(Change):
 
     async def check(self, door: Door, *, made: bool) -> None:
         topic = await topic_of(door, TARGET)
-        assert topic.reserved is (topic.blocked is not None) is (topic.ledger.hidden_from is not None) is not made
+        blocked, hidden = topic.filler.blocked is not None, topic.ledger.hidden_from is not None
+        assert (topic.filler.open is not None) is blocked is hidden is not made
         if made:
             await topic.publish(build([b"more"], publish_time=1)).confirmed
 
     async def check_after_restart(self, door: Door, *, made: bool) -> None:
         assert door.sinks.listed() == [] or not made
+        if made:
+            assert (await topic_of(door, TARGET)).ledger.hidden_from is None
 
 
-CHANGES = [Delete, Alter, AlterNamespace, TruncatePartition, AlterPartition, Redrive, Abandon]
+CHANGES = [Delete, Alter, AlterPolicies, TruncatePartition, AlterPartition, Redrive, Abandon]
 
 
 @pytest.mark.slow

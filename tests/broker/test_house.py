@@ -18,8 +18,11 @@ from pydanube.broker.serving import house
 from pydanube.broker.serving.leftovers import Leftovers
 from pydanube.broker.standalone import Broker, StandaloneSettings
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations.policies import PolicyChanges
+from pydanube.operations.subscriptions import CreateSubscription
+from pydanube.operations.topics import CreateTopic
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.topic.records import Cause, SubscriptionKind
+from pydanube.topic.records import Cause
 from pydanube.wire.batch import build
 from waiting import until
 
@@ -43,8 +46,8 @@ async def started(directory: Path) -> AsyncIterator[Door]:
 
 async def made(door: Door, name: str) -> Topic:
     """A topic whose messages expire in a second."""
-    await caller(door).topics.create(name, policies={"ttl_seconds": 1})
-    await caller(door).subscriptions.create(name, "s", SubscriptionKind.SHARED)
+    await caller(door).carry_out(CreateTopic(name, policies=PolicyChanges(ttl_seconds=1)))
+    await caller(door).carry_out(CreateSubscription(name, "s", "shared"))
     return (await served(door, name)).reliable
 
 

@@ -15,10 +15,10 @@ import pydanube
 from pydanube.base.keys import KeyHash, fnv1a64
 from pydanube.base.limits import KEY_MEMO_BYTES_MAX
 from pydanube.base.names import parse_topic
-from pydanube.broker.directory.directory import TopicRecord
 from pydanube.spark.key_hashes import hashes_of
 from pydanube.spark.staging import find_target
 from pydanube.testing.broker import broker
+from pydanube.topic.record import TopicRecord
 from pydanube.wire.arrow_views import contents, spans
 
 PARTITIONS = 8

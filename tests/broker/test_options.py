@@ -11,32 +11,41 @@ from hypothesis import strategies as st
 from pydanube.base.errors import PolicyInvalid, SubscriptionOptionInvalid
 from pydanube.base.limits import TOPIC_NAME_CHARACTERS_MAX
 from pydanube.base.names import parse_topic
-from pydanube.broker.limits.policies import Policies
 from pydanube.broker.state.options import SubscriptionOptions, dead_letter_topic
 from pydanube.dispatch.policy import PoisonPolicy
+from pydanube.topic.policies import Policies
+from pydanube.topic.records import SubscriptionKind
 
 
 @pytest.mark.parametrize(
     ("given_options", "sentence"),
     [
-        ({"idle_seconds": 0}, "idle_seconds must be a whole number, 1 or more, got 0"),
+        ({"idle_seconds": 0}, "idle_seconds must be 1 or greater, got 0"),
+        ({"idle_seconds": "500ms"}, "idle_seconds must be 1 second or longer, got '500ms'"),
+        ({"idle_seconds": "0"}, "idle_seconds must be 1 second or longer, got '0'"),
         (
             {"retries": {}},
-            "subscription options have no 'retries'; they have failure, dispatch, idle_seconds, holds_only",
+            "unknown option 'retries'; known options: failure, dispatch, idle_seconds, holds_only",
         ),
-        ({"failure": 5}, "failure must be an object with options by name, got 5"),
-        ({"failure": None}, "failure must be an object with options by name, got null"),
+        ({"ack_timeout": 5}, "unknown option 'ack_timeout'; did you mean failure.ack_timeout?"),
+        ({"failure": {"ack_timeout": 0}}, "failure.ack_timeout must be 0.000001 or greater, got 0"),
+        ({"failure": {"ack_timeout": "0s"}}, "failure.ack_timeout must be 0.000001 or greater, got 0"),
+        ({"failure": {"ack_timeout": "7d"}}, "failure.ack_timeout must be 86400 or less, got 604800"),
+        ({"failure": {"base_delay": 120}}, "base_delay must be at most max_delay, which is 1m, got 2m"),
+        ({"idle_seconds": "250ms"}, "idle_seconds must be 1 second or longer, got '250ms'"),
+        ({"failure": 5}, "failure must be an object, got 5"),
+        ({"failure": None}, "failure must be an object, got null"),
         (
             {"failure": {"nope": 1}},
-            f"failure has no option 'nope'; its options are {', '.join(SubscriptionOptions().to_json()['failure'])}",
+            f"unknown option 'nope' in failure; known options: {', '.join(SubscriptionOptions().to_json()['failure'])}",
         ),
         (
             {"dispatch": {"x": 1}},
-            "dispatch has no option 'x'; its options are unacked_max, lookahead_max, delayed_max, unmatched",
+            "unknown option 'x' in dispatch; known options: unacked_max, lookahead_max, delayed_max, unmatched",
         ),
-        ({"failure": {"poison": "dropp"}}, "failure.poison must be block, drop or dead_letter, got 'dropp'"),
+        ({"failure": {"poison": "dropp"}}, "failure.poison must be block, dead_letter or drop, got 'dropp'"),
         ({"failure": {"backoff": []}}, "failure.backoff must be exponential or fixed, got a list"),
-        ({"dispatch": {"unmatched": None}}, "dispatch.unmatched must be wait or skip, got null"),
+        ({"dispatch": {"unmatched": None}}, "dispatch.unmatched must be skip or wait, got null"),
     ],
 )
 def test_a_refusal_names_what_there_is(given_options: dict[str, Any], sentence: str) -> None:
@@ -96,6 +105,18 @@ def test_what_nobody_chose_is_not_taken_as_chosen_however_often_it_is_stored(giv
         assert found == options
         assert found.timeout_chosen == ("ack_timeout" in failure)
         assert found.poison_chosen == ("poison" in failure)
+
+
+def test_default_dead_letters_are_remembered_as_such_until_they_are_named_and_nobody_can_claim_otherwise() -> None:
+    topic = parse_topic("/default/orders")
+    default = SubscriptionOptions().resolved(SubscriptionKind.SHARED, topic, "billing")
+    again = SubscriptionOptions.decode(default.encode())
+    assert (again, again.default_letters) == (default, True)
+    assert again.changed({"failure": {"max_redelivery_count": 3}}).default_letters
+    assert not again.changed({"failure": {"dead_letter_topic": dead_letter_topic(topic, "billing")}}).default_letters
+    assert SubscriptionOptions.from_json(default.stored()) == SubscriptionOptions()  # another one is asked about again
+    with pytest.raises(SubscriptionOptionInvalid):
+        default.changed({"default_letters": False})
 
 
 def test_dead_letter_topics_of_long_names_differ_and_are_never_the_topic_itself() -> None:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import SubscriptionOptionInvalid
-from pydanube.broker.state.options import DURATIONS, OPTIONS, SubscriptionOptions
+from pydanube.broker.state.options import DURATIONS, SubscriptionOptions
 from pydanube.client.consumer import Consumer
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
+from pydanube.operations.options import OptionChanges
 
+OPTIONS = OptionChanges.__struct_fields__
 PAGE = Path(__file__).parents[2] / "docs/subscriptions.md"
 UNITS = {"µs": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
 SECTIONS = {"failure": FailurePolicy, "dispatch": DispatchSettings}

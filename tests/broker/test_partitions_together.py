@@ -13,7 +13,8 @@ from pydanube.base.limits import PARTITIONS_AT_ONCE, PARTITIONS_MAX
 from pydanube.broker.door.door import Door
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.work.together import together
-from pydanube.topic.records import SubscriptionKind
+from pydanube.operations.subscriptions import CreateSubscription, DescribeSubscription
+from pydanube.operations.topics import CreateTopic
 
 TOPIC = "/default/orders"
 
@@ -31,10 +32,10 @@ def test_only_some_partitions_are_opened_at_once(monkeypatch: pytest.MonkeyPatch
             opening.discard(task)
 
     async def main(door: Door) -> None:
-        await caller(door).topics.create(TOPIC, partitions=100)
+        await caller(door).carry_out(CreateTopic(TOPIC, partitions=100))
         monkeypatch.setattr(OpenTopics, "_serve", counted)
-        await caller(door).subscriptions.create(TOPIC, "billing", SubscriptionKind.SHARED)
-        await caller(door).subscriptions.describe(TOPIC, "billing")
+        await caller(door).carry_out(CreateSubscription(TOPIC, "billing", "shared"))
+        await caller(door).carry_out(DescribeSubscription(TOPIC, "billing"))
 
     opening: set[object] = set()
     world = DoorWorld()

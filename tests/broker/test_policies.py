@@ -9,10 +9,11 @@ import pytest
 
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.errors import BacklogFull, NotReliable, PolicyInvalid
-from pydanube.broker.limits.policies import Policies
-from pydanube.broker.limits.quotas import BacklogQuota
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations.namespaces import AlterNamespace
+from pydanube.operations.operation import read
+from pydanube.topic.policies import BacklogQuota, Policies
 from pydanube.topic.records import Cause, SubscriptionKind
 
 SHARED, EXCLUSIVE = SubscriptionKind.SHARED, SubscriptionKind.EXCLUSIVE
@@ -248,11 +249,31 @@ def test_a_quota_that_is_set_later_holds_from_then_on(world: TopicWorld) -> None
         {"backlog_policy": "drop_newest"},
         {"backlog_policy": 3},
         {"no_such": 1},
+        {"no_such": "1"},
+        {"producers_max": "0"},
+        {"producers_max": "five"},
+        {"publish_messages_per_second": "-1"},
+        {"publish_messages_per_second": "9" * 20},
+        {"topics_max": "1.5"},
     ],
 )
 def test_a_policy_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(PolicyInvalid):
         Policies().changed(wrong)
+
+
+def test_text_stands_for_a_number_with_and_without_a_unit() -> None:
+    texts = {"producers_max": "5", "publish_messages_per_second": " 100", "retention_bytes": "10", "ttl_seconds": "1m"}
+    fields = {"namespace": "n", "policies": {**texts, "backlog_policy": "reject", "table": "none"}}
+    found = Policies().changed(read(AlterNamespace, fields).policies.given())
+    assert dict(found) == {
+        "producers_max": 5,
+        "publish_messages_per_second": 100,
+        "retention_bytes": 10,
+        "ttl_seconds": 60,
+        "backlog_policy": "reject",
+        "table": "none",
+    }
 
 
 def test_a_topic_has_no_policies_of_a_namespace_and_keeps_what_it_can() -> None:

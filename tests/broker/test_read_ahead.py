@@ -10,7 +10,7 @@ import pytest
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.limits import CURSOR_CHUNK_OFFSETS
 from pydanube.broker.subscription.dispatcher import Dispatcher
-from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
+from pydanube.broker.subscription.reading_window import ReadAheadBudget
 from pydanube.broker.topic.topic import Topic
 from pydanube.topic import ackset
 from pydanube.topic.records import SubscriptionKind
@@ -86,7 +86,7 @@ def test_a_publish_wakes_no_subscription_that_has_no_consumer(
     turn = Dispatcher.turn
 
     def counted(dispatcher: Dispatcher) -> None:
-        woken.append(dispatcher._known.name)
+        woken.append(dispatcher._core.known.name)
         turn(dispatcher)
 
     monkeypatch.setattr(Dispatcher, "turn", counted)

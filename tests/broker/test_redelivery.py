@@ -12,9 +12,10 @@ from broker.topic_world import Inbox, TopicWorld, batch_of, connected, numbers, 
 from pydanube.base.errors import NodeUnreachable, PolicyInvalid
 from pydanube.base.limits import SECOND
 from pydanube.broker.subscription.delivery import Delivery
+from pydanube.broker.topic.dependencies import LetterSource
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
-from pydanube.dispatch.policy import Backoff, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.policy import BackoffPolicy, FailurePolicy, PoisonPolicy
 from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.wire.batch import Batch
 
@@ -71,7 +72,7 @@ def test_delays_double_up_to_their_bound_and_attempts_are_counted(world: TopicWo
 
 def test_fixed_backoff_does_not_grow(world: TopicWorld) -> None:
     async def main() -> None:
-        _, inbox = await handed_out(world, SHARED, FailurePolicy(base_delay=SECOND, backoff=Backoff.FIXED), 1)
+        _, inbox = await handed_out(world, SHARED, FailurePolicy(base_delay=SECOND, backoff=BackoffPolicy.FIXED), 1)
         for _ in range(3):
             inbox.nack(0)
             assert 1 <= await time_of_next(world, inbox) < 1.1
@@ -253,7 +254,7 @@ def test_a_dead_letter_is_published_once_though_the_state_cannot_be_written(
                 raise NodeUnreachable("away")
             return append(batch)
 
-        async def publish_and_break(target: str, message: Batch) -> None:
+        async def publish_and_break(target: str, message: Batch, source: LetterSource) -> None:
             world.dead_letters.append((target, message))
             topic._core.log._break(NodeUnreachable("away"))
 

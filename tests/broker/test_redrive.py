@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from broker.door_world import DoorWorld, caller, served
+from pydanube.access.principals import ANONYMOUS
 from pydanube.access.rights import Action
-from pydanube.broker.directory.notes import Notes
+from pydanube.base.limits import RECORD_BYTES_MAX
 from pydanube.broker.door.door import Door
 from pydanube.broker.serving import redrive as module
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.serving.redrive import SUBSCRIPTION, Redriven, Wanted
-from pydanube.broker.serving.republish import Noted
+from pydanube.broker.serving.republish import Republisher
 from pydanube.broker.topic.dead_letter import ORIGIN
+from pydanube.metadata.tables import REDRIVES, RedrivenBatch
+from pydanube.operations.topics import CreateTopic
 from pydanube.stream.record import LostRange
 from pydanube.topic.dedup import ProducerTable
 from pydanube.wire.batch import Batch, build
@@ -39,7 +42,7 @@ async def letters(door: Door) -> None:
 
 
 async def redriven(door: Door, limit: int = 500, **how: Any) -> Redriven:
-    return await caller(door).topics.redrive(DEAD, Wanted(limit, **how))
+    return await door.redriver.redrive(ANONYMOUS, DEAD, Wanted(limit, **how))
 
 
 async def counted(door: Door, topic: str) -> Counter[bytes]:
@@ -95,17 +98,17 @@ def test_a_client_that_hangs_up_cuts_nothing_in_half() -> None:
 
 
 def test_what_was_begun_is_finished_when_its_client_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_note = Notes.put
+    note = Republisher._note
 
     async def work(door: Door) -> None:
         noted = asyncio.Event()
 
-        async def watched(notes: Notes, name: str, value: bytes | None) -> None:
-            await put_note(notes, name, value)
+        async def watched(republisher: Republisher, batch: RedrivenBatch | None) -> None:
+            await note(republisher, batch)
             noted.set()
 
         await letters(door)
-        monkeypatch.setattr(Notes, "put", watched)
+        monkeypatch.setattr(Republisher, "_note", watched)
         asking = asyncio.ensure_future(redriven(door))
         await noted.wait()
         asking.cancel()
@@ -119,18 +122,18 @@ def test_what_was_begun_is_finished_when_its_client_hangs_up(monkeypatch: pytest
 
 
 def test_a_client_that_hangs_up_while_it_waits_for_its_turn_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_note = Notes.put
+    note = Republisher._note
 
     async def work(door: Door) -> None:
         begun, may = asyncio.Event(), asyncio.Event()
 
-        async def slow(notes: Notes, name: str, value: bytes | None) -> None:
+        async def slow(republisher: Republisher, batch: RedrivenBatch | None) -> None:
             begun.set()
             await may.wait()
-            await put_note(notes, name, value)
+            await note(republisher, batch)
 
         await letters(door)
-        monkeypatch.setattr(Notes, "put", slow)
+        monkeypatch.setattr(Republisher, "_note", slow)
         first = asyncio.ensure_future(redriven(door, 2))
         await begun.wait()
         second = asyncio.ensure_future(redriven(door, 2))
@@ -172,7 +175,7 @@ def test_a_target_remembers_one_name_however_many_letters_there_are(monkeypatch:
         for _ in range(5):
             assert (await redriven(door, 1, filters={ORIGIN: ORDERS})).count == 1
         assert len(names) == 1
-        assert door.notes.all("redrive/") == {}
+        assert door.directory.store.count(REDRIVES.prefix) == 0
         topic = (await served(door, ORDERS)).reliable
         assert list(topic.sessions.take_gone(topic.state.producers, 0.0)) == [1]
 
@@ -232,7 +235,7 @@ def test_all_letters_of_a_topic_with_partitions_are_looked_at(monkeypatch: pytes
 
     async def work(door: Door) -> None:
         await caller(door).topics.lookup(ORDERS, create=True)
-        await caller(door).topics.create(DEAD, partitions=2)
+        await caller(door).carry_out(CreateTopic(DEAD, partitions=2))
         for number in range(2):
             part = f"{DEAD}-part-{number}"
             await put(door, *[b"lost"] * 9, target="/default/gone", place=part)
@@ -246,9 +249,10 @@ def test_all_letters_of_a_topic_with_partitions_are_looked_at(monkeypatch: pytes
 
 
 def test_a_note_of_the_widest_offsets_fits() -> None:
-    noted = Noted("/" + "n" * 200 + "/" + "t" * 255, 1 << 60, 1 << 60, 1 << 60, [each << 53 for each in range(500)])
-    assert Noted.decode(noted.encode()) == noted
-    assert len(noted.encode()) < 16 * 1024
+    topic, offsets = "/" + "n" * 200 + "/" + "t" * 255, [each << 53 for each in range(500)]
+    value = REDRIVES.encode(RedrivenBatch.of(topic, 1 << 60, 1 << 60, 1 << 60, offsets))
+    assert REDRIVES.decode("1/0", value).offsets == offsets
+    assert len(value) < RECORD_BYTES_MAX
 
 
 def test_letters_are_published_again_where_the_last_ones_were_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.limits import ACK_RANGES_MAX
 from pydanube.broker.state.options import TopicOptions
-from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.dependencies import LetterSource, TopicDependencies
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.world.catalog import SimCatalog
 from pydanube.storage.checked_clock import CheckedClock
@@ -28,7 +28,7 @@ ACKS = 100_000
 SECONDS_MAX = 5.0  # the promise for ten times as many
 
 
-async def no_dead_letters(topic: str, message: Batch) -> None:
+async def no_dead_letters(topic: str, message: Batch, source: LetterSource) -> None:
     raise AssertionError("no message fails here")
 
 

@@ -19,9 +19,11 @@ from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.standalone import Broker, StandaloneSettings
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations.policies import PolicyChanges
+from pydanube.operations.subscriptions import CreateSubscription
+from pydanube.operations.topics import CreateTopic, DeleteTopic
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.testing import VirtualClock
-from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 
 HOUR = 3_600
@@ -49,8 +51,8 @@ def test_messages_expire_in_a_topic_that_nobody_has_asked_for(tmp_path: Path) ->
     async def life() -> None:
         clock = VirtualClock()
         async with started(tmp_path, clock) as door:
-            await caller(door).topics.create("/default/orders", policies={"ttl_seconds": HOUR})
-            await caller(door).subscriptions.create("/default/orders", "s", SubscriptionKind.SHARED)
+            await caller(door).carry_out(CreateTopic("/default/orders", policies=PolicyChanges(ttl_seconds=HOUR)))
+            await caller(door).carry_out(CreateSubscription("/default/orders", "s", "shared"))
             producer = await caller(door).open_producer("/default/orders", lambda _: None)
             await producer.publish(build([b"x"] * 3, publish_time=1)).confirmed
         async with started(tmp_path, clock) as door:
@@ -86,13 +88,13 @@ def test_few_are_opened_at_a_time_and_those_that_are_deleted_meanwhile_are_left(
         clock = VirtualClock()
         async with started(tmp_path, clock) as door:
             for topic in TOPICS:
-                await caller(door).topics.create(topic)
+                await caller(door).carry_out(CreateTopic(topic))
         monkeypatch.setattr(OpenTopics, "_serve", counted)
         async with started(tmp_path, clock) as door:
             door.reopen()
             assert door._reopening is not None
             for topic in reversed(TOPICS[10:]):
-                await caller(door).topics.delete(topic)
+                await caller(door).carry_out(DeleteTopic(topic))
             await door._reopening
             assert sorted(str(each.name) for each in door.topics.opened()) == TOPICS[:10]
 
@@ -105,7 +107,7 @@ def test_a_broker_that_stops_meanwhile_stops_at_once(tmp_path: Path) -> None:
         clock = VirtualClock()
         async with started(tmp_path, clock) as door:
             for topic in TOPICS:
-                await caller(door).topics.create(topic)
+                await caller(door).carry_out(CreateTopic(topic))
         async with started(tmp_path, clock) as door:
             door.reopen()
             await asyncio.sleep(0)

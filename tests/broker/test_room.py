@@ -11,20 +11,20 @@ import pytest
 from pydanube.base.errors import DiskFailed, DiskFull
 from pydanube.base.limits import MIB
 from pydanube.broker.limits import disk_room as room_module
-from pydanube.broker.limits.disk_room import Room, check_new, reserve_of
+from pydanube.broker.limits.disk_room import DiskRoom, check_new, reserve_of
 
 RESERVE = 800
 
 
 class Disk:
-    """A disk as a `Room` sees it."""
+    """A disk as a `DiskRoom` sees it."""
 
     def __init__(self, free: int) -> None:
         self.free: int | None = free
         self.looks = 0
         self.changes: list[bool] = []
         self.looked = asyncio.Event()
-        self.room = Room(RESERVE, self.measure, self.changes.append)
+        self.room = DiskRoom(RESERVE, self.measure, self.changes.append)
 
     async def measure(self) -> int:
         self.looks += 1
@@ -36,7 +36,7 @@ class Disk:
 
 def test_sizes_are_said_as_people_read_them(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        room = Room(400 * MIB, free, None)
+        room = DiskRoom(400 * MIB, free, None)
         await room.look()
         with pytest.raises(DiskFull, match=r"^128.0 MiB are free on the disk, and 400.0 MiB are reserved for acks"):
             room.admit(1)
@@ -128,7 +128,7 @@ def test_it_looks_by_itself_until_it_is_closed(monkeypatch: pytest.MonkeyPatch) 
 def test_without_a_reserve_nothing_is_looked_at_or_refused() -> None:
     async def main() -> None:
         looks = Disk(0)
-        room = Room(0, looks.measure)
+        room = DiskRoom(0, looks.measure)
         await room.start()
         room.admit(1 << 50)
         assert looks.looks == 0

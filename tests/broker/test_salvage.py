@@ -18,6 +18,7 @@ from pydanube.broker.door.door import Door
 from pydanube.broker.serving.salvage import TOPICS_A_TURN, Examined
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations.topics import CreateTopic
 from pydanube.storage.stream.tail import TailCache
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
@@ -34,7 +35,7 @@ def quiet() -> Iterator[None]:
 
 async def published(door: Door, count: int) -> Topic:
     """Each message in a ledger of its own, and none in memory."""
-    await caller(door).topics.create(ORDERS)
+    await caller(door).carry_out(CreateTopic(ORDERS))
     topic = (await served(door, ORDERS)).reliable
     for number in range(count):
         await topic.publish(build([b"payload-%d." % number], publish_time=1)).confirmed
@@ -170,8 +171,8 @@ def test_looking_for_damaged_topics_leaves_turns_to_others(monkeypatch: pytest.M
 
     async def work(door: Door) -> None:
         for number in range(count):
-            await caller(door).topics.create(f"/default/t{number}")
-        await caller(door).topics.create("/default/wide", partitions=count)
+            await caller(door).carry_out(CreateTopic(f"/default/t{number}"))
+        await caller(door).carry_out(CreateTopic("/default/wide", partitions=count))
         load = door.around.catalog.load
 
         async def counted(stream: str) -> object:

@@ -10,7 +10,6 @@ import pytest
 from broker.door_world import DoorWorld, caller, served
 from broker.topic_world import TopicWorld, subscribed
 from pydanube.base.errors import DanubeError, NotReliable
-from pydanube.base.ids import ConsumerId
 from pydanube.broker.commit.rows import admitted
 from pydanube.broker.door.door import Door
 from pydanube.broker.serving.handles import AckVerdict
@@ -19,6 +18,18 @@ from pydanube.broker.subscription.figures import SubscriptionFigures
 from pydanube.broker.topic.best_effort import BestEffortTopic
 from pydanube.broker.topic.served import ServedSubscription, ServedTopic
 from pydanube.dispatch.policy import DispatchSettings
+from pydanube.operations.options import OptionChanges
+from pydanube.operations.subscriptions import (
+    AlterSubscription,
+    CreateSubscription,
+    DescribeSubscription,
+    Explain,
+    ListAbandoned,
+    ListBlocked,
+    SeekSubscription,
+    SkipMessages,
+)
+from pydanube.operations.topics import CreateTopic, TruncateTopic
 from pydanube.topic.records import SubscriptionKind
 
 SHARED = SubscriptionKind.SHARED
@@ -127,14 +138,14 @@ ONCE = "is not reliable, so it cannot be written exactly once"
         (lambda door: caller(door).read(TOPIC, 0, 1), NOTHING),
         (lambda door: caller(door).bounds(TOPIC), NOTHING),
         (lambda door: caller(door).offset_of_time(TOPIC, 0), NOTHING),
-        (lambda door: caller(door).topics.truncate(TOPIC), NOTHING),
-        (lambda door: caller(door).subscriptions.seek(TOPIC, "s", "earliest"), NO_OPTIONS),
-        (lambda door: caller(door).subscriptions.skip(TOPIC, "s", count=1), NOTHING),
-        (lambda door: caller(door).subscriptions.skip(TOPIC, "s", count=1, dry_run=True), NO_OPTIONS),
-        (lambda door: caller(door).subscriptions.alter(TOPIC, "s", {}), NO_OPTIONS),
+        (lambda door: caller(door).carry_out(TruncateTopic(TOPIC)), NOTHING),
+        (lambda door: caller(door).carry_out(SeekSubscription(TOPIC, "s", "earliest")), NO_OPTIONS),
+        (lambda door: caller(door).carry_out(SkipMessages(TOPIC, "s", count=1)), NOTHING),
+        (lambda door: caller(door).carry_out(SkipMessages(TOPIC, "s", count=1, dry_run=True)), NO_OPTIONS),
+        (lambda door: caller(door).carry_out(AlterSubscription(TOPIC, "s", OptionChanges())), NO_OPTIONS),
         (lambda door: caller(door).subscriptions.set_options(TOPIC, "s", {}), NO_OPTIONS),
-        (lambda door: caller(door).subscriptions.explain(TOPIC, "s"), WAITING),
-        (lambda door: caller(door).subscriptions.explain(TOPIC, "s", consumer=ConsumerId(1)), WAITING),
+        (lambda door: caller(door).carry_out(Explain(TOPIC, "s")), WAITING),
+        (lambda door: caller(door).carry_out(Explain(TOPIC, "s", consumer=1)), WAITING),
         (lambda door: through_a_consumer(door, lambda consumer: consumer.seek(offset=0)), NOTHING),
         (lambda door: through_a_consumer(door, lambda consumer: consumer.pause()), NOTHING),
         (lambda door: through_a_consumer(door, lambda consumer: consumer.resume()), NOTHING),
@@ -143,8 +154,8 @@ ONCE = "is not reliable, so it cannot be written exactly once"
 )
 def test_users_are_told_why_a_best_effort_topic_cannot_do_it(use: Callable[[Door], Awaitable[Any]], told: str) -> None:
     async def work(door: Door) -> None:
-        await caller(door).topics.create(TOPIC, reliable=False)
-        await caller(door).subscriptions.create(TOPIC, "s", SHARED)
+        await caller(door).carry_out(CreateTopic(TOPIC, reliable=False))
+        await caller(door).carry_out(CreateSubscription(TOPIC, "s", "shared"))
         with pytest.raises(NotReliable) as refused:
             await use(door)
         assert refused.value.args == (f"{TOPIC} {told}",)
@@ -156,12 +167,13 @@ def test_users_are_told_why_a_best_effort_topic_cannot_do_it(use: Callable[[Door
 
 def test_a_best_effort_subscription_is_described_without_offsets() -> None:
     async def work(door: Door) -> None:
-        await caller(door).topics.create(TOPIC, reliable=False)
-        await caller(door).subscriptions.create(TOPIC, "s", SHARED)
-        stats = await caller(door).subscriptions.describe(TOPIC, "s")
-        assert (stats.floors, stats.ends, stats.generations, stats.blocked) == ([None], [None], [None], [None])
+        await caller(door).carry_out(CreateTopic(TOPIC, reliable=False))
+        await caller(door).carry_out(CreateSubscription(TOPIC, "s", "shared"))
+        stats = await caller(door).carry_out(DescribeSubscription(TOPIC, "s"))
+        assert (stats.floors, stats.ends, stats.generation, stats.blocked_at) == ([None], [None], None, [None])
         assert (stats.backlog, stats.backlog_seconds, stats.stopped, set(stats.counts.values())) == (0, 0.0, 0, {0})
-        assert await caller(door).subscriptions.blocked() == await caller(door).subscriptions.abandoned() == []
+        assert (await caller(door).carry_out(ListBlocked())).blocked == []
+        assert (await caller(door).carry_out(ListAbandoned())).abandoned == []
 
     world = DoorWorld()
     world.run(work)

@@ -23,9 +23,11 @@ from pydanube.broker.commit import sinks as module
 from pydanube.broker.commit.sinks import Sinks, staging_topic
 from pydanube.broker.topic.served import Receipt
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations.topics import DeleteTopic
 from pydanube.topic.sinks import Once, SinkKey, Verdict
 from pydanube.wire.batch import Batch
 from tier.broker_world import in_loop, opened, read_all, topic_of
+from waiting import until
 
 
 @in_loop
@@ -111,6 +113,7 @@ async def test_versions_of_an_application_rise_and_older_ones_are_done(tmp_path:
 async def test_a_plain_write_leaves_nothing_behind(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         await Job(broker).write(0, {TOPIC: ["a"]}, once=Once.PLAIN)
+        await until(lambda: not broker.door.sinks._rolling)
         assert broker.door.sinks.listed() == []
         with pytest.raises(TopicNotFound):
             await served(broker.door, staging_topic(KEY))
@@ -155,13 +158,10 @@ async def test_bad_decisions_decide_nothing(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_producers_go_on_beside_a_batch_and_nobody_sees_a_part_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SINK_WINDOW_BYTES", 1)
+async def test_producers_go_on_beside_a_batch_and_nobody_sees_a_part_of_it(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         topic = await topic_of(broker, TOPIC)
-        broker.door.sinks.window_bytes = 1
+        broker.door.sinks.own.window_bytes = 1
         ends: set[int] = set()
         published = 0
         stopped = False
@@ -225,7 +225,7 @@ async def test_a_batch_that_was_decided_is_finished_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     """`written` batches of its rows are there when the broker dies, of four in each of two topics."""
-    real = Topic.append_reserved
+    real = Topic.append_rows
     left = written
 
     def dying(topic: Topic, batch: Batch) -> Receipt:
@@ -239,7 +239,7 @@ async def test_a_batch_that_was_decided_is_finished_by_the_next_start(
     async with started(tmp_path) as broker:
         await (await topic_of(broker, TOPIC)).publish(message("before")).confirmed
         with monkeypatch.context() as patch:
-            patch.setattr(Topic, "append_reserved", dying)
+            patch.setattr(Topic, "append_rows", dying)
             with pytest.raises(Crash):
                 await Job(broker).write(0, rows)
         topic = await topic_of(broker, TOPIC)
@@ -253,7 +253,7 @@ async def test_a_batch_that_was_decided_is_finished_by_the_next_start(
             with pytest.raises(OffsetNotConfirmed):
                 await topic.ledger.read(1)
         with pytest.raises(TopicBusy):
-            await caller(broker.door).topics.delete(staging_topic(KEY))
+            await caller(broker.door).carry_out(DeleteTopic(staging_topic(KEY)))
         broker.door.reopen()
         assert await Job(broker, "run-2").write(0, {TOPIC: ["x"]}) is Verdict.DONE
         found = await seen(broker)
@@ -287,11 +287,11 @@ async def test_a_topic_that_was_deleted_takes_its_rows_along_and_does_not_stop_t
 ) -> None:
     async with started(tmp_path) as broker:
         with monkeypatch.context() as patch:
-            patch.setattr(Topic, "append_reserved", lambda *_: (_ for _ in ()).throw(Crash))
+            patch.setattr(Topic, "append_rows", lambda *_: (_ for _ in ()).throw(Crash))
             with pytest.raises(Crash):
                 await Job(broker).write(0, {TOPIC: ["a"], OTHER: ["o"]})
     async with opened(tmp_path, None) as broker:
-        await caller(broker.door).topics.delete(TOPIC)
+        await caller(broker.door).carry_out(DeleteTopic(TOPIC))
         broker.door.reopen()
         assert await Job(broker, "run-2").write(1, {OTHER: ["p"]}) is Verdict.NEW
         assert await seen(broker, OTHER) == ["o", "p"]
@@ -301,7 +301,7 @@ async def test_a_topic_that_was_deleted_takes_its_rows_along_and_does_not_stop_t
 async def test_a_write_that_fails_meanwhile_is_repeated_until_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Topic.append_reserved
+    real = Topic.append_rows
     failures = 2
 
     def failing(topic: Topic, batch: Batch) -> Receipt:
@@ -312,7 +312,7 @@ async def test_a_write_that_fails_meanwhile_is_repeated_until_it_is_there(
             raise DiskFull("planted, after it was appended")
         return receipt
 
-    monkeypatch.setattr(Topic, "append_reserved", failing)
+    monkeypatch.setattr(Topic, "append_rows", failing)
     async with started(tmp_path) as broker:
         assert await Job(broker).write(0, {TOPIC: rows_of("a", 10)}) is Verdict.NEW
         assert await seen(broker) == rows_of("a", 10)
@@ -374,14 +374,15 @@ async def test_a_job_that_began_and_staged_nothing_leaves_no_topic_behind(
 async def test_a_dropped_record_is_not_kept_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with started(tmp_path) as broker:
         records = broker.door.sinks._records
-        transact = records._store.transact
+        transact = records.store.transact
 
         async def listed_meanwhile(*arguments: Any, **named: Any) -> int:
             records.listed()  # by another writer, or somebody who looks
             return await transact(*arguments, **named)
 
-        monkeypatch.setattr(records._store, "transact", listed_meanwhile)
+        monkeypatch.setattr(records.store, "transact", listed_meanwhile)
         await Job(broker).write(0, {TOPIC: ["a"]}, once=Once.PLAIN)
+        await until(lambda: not broker.door.sinks._rolling)
         assert (records.listed(), records._decoded) == ([], {})
 
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from broker.door_world import caller
-from broker.sink_world import KEY, TOPIC, Job, rows_of, seen, started
+from broker.door_world import caller, served
+from broker.sink_world import KEY, TOPIC, Job, message, rows_of, seen, started
 from pydanube.base.errors import MetadataDamaged, RequestInvalid, SinkConflict
-from pydanube.broker.commit.records import PREFIX
 from pydanube.broker.standalone import Broker
-from pydanube.topic.sinks import Once, Repeat, SinkKey, SinkRecord, Verdict
-from tier.broker_world import in_loop
+from pydanube.metadata.tables import SINKS
+from pydanube.operations.topics import CreateTopic, DeleteTopic
+from pydanube.topic.sinks import Once, Part, Repeat, SinkKey, SinkRecord, Verdict
+from pydanube.wire.batch import build
+from tier.broker_world import in_loop, topic_of
 
 
 def end(*next: int, began: Sequence[int]) -> str:
@@ -110,12 +112,12 @@ async def test_the_same_version_of_an_application_is_done_however_often(tmp_path
 async def test_a_topic_that_was_made_again_knows_nothing_of_what_the_old_one_had(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         await Job(broker).write(3, {TOPIC: ["a"]}, source=end(100, began=[0]))
-        await caller(broker.door).topics.delete(TOPIC)
-        await caller(broker.door).topics.create(TOPIC)
+        await caller(broker.door).carry_out(DeleteTopic(TOPIC))
+        await caller(broker.door).carry_out(CreateTopic(TOPIC))
         assert await other(broker).write(0, {TOPIC: ["b"]}, source=end(110, began=[0])) is Verdict.NEW
         assert await Job(broker, "run-2").write(0, {TOPIC: ["c"]}) is Verdict.NEW
         assert await Job(broker, "run-3").write(0, {TOPIC: ["c"]}) is Verdict.DONE
-        await caller(broker.door).topics.delete(TOPIC)
+        await caller(broker.door).carry_out(DeleteTopic(TOPIC))
         assert await Job(broker, "run-4").write(0, {TOPIC: ["d"]}) is Verdict.NEW, "made again by the write"
         assert await seen(broker) == ["d"]
 
@@ -148,9 +150,9 @@ OLDER = {
 @in_loop
 async def test_a_record_of_an_older_version_still_counts(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
-        await caller(broker.door).topics.create(TOPIC)
-        store = broker.door.sinks._records._store
-        await store.transact([], [(PREFIX + KEY.digest, json.dumps(OLDER).encode())])
+        await caller(broker.door).carry_out(CreateTopic(TOPIC))
+        store = broker.door.sinks._records.store
+        await store.transact([], [(SINKS.prefix + KEY.digest, json.dumps(OLDER).encode())])
         with pytest.raises(SinkConflict, match="wiped"):
             await other(broker).write(0, {TOPIC: ["a"]}, source=end(110, began=[0]))
         assert await Job(broker, "run-2").write(4, {TOPIC: ["a"]}) is Verdict.DONE
@@ -175,3 +177,42 @@ async def test_what_belongs_to_the_broker_is_not_written_to(tmp_path: Path) -> N
         with pytest.raises(RequestInvalid, match="run"):
             await Job(broker, "r" * 5_000).write(0, {TOPIC: ["a"]})
         assert broker.door.sinks.listed() == []
+
+
+@in_loop
+async def test_a_decision_of_a_version_that_named_offsets_is_continued_there(tmp_path: Path) -> None:
+    """A crash has cut it off: three of its rows are written, and others have published behind them."""
+    async with started(tmp_path) as broker:
+        job = Job(broker)
+        decision = await job.decide({TOPIC: await job.stage(rows_of("a", 5))})
+        topic = await topic_of(broker, TOPIC)
+        await topic.publish(message("before")).confirmed
+        await topic.append_rows(build([b"a0", b"a1", b"a2"], publish_time=1).anonymous(1)).confirmed
+        await topic.publish(message("between")).confirmed
+        opened = await served(broker.door, TOPIC)
+        unfinished = {"decision": decision, "committed": False, "parts": [[TOPIC, opened.record.id, 1, 5]]}
+        store = broker.door.sinks._records.store
+        await store.transact([], [(SINKS.prefix + KEY.digest, json.dumps(OLDER | unfinished).encode())])
+    async with started(tmp_path) as broker:
+        assert await Job(broker, "run-2").write(4, {TOPIC: ["x"]}) is Verdict.DONE
+        assert await seen(broker) == ["before", "a0", "a1", "a2", "between", "a3", "a4"]
+
+
+@in_loop
+async def test_a_decision_names_what_was_staged_and_no_offsets_of_partitions(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker:
+        record = SinkRecord(KEY, Once.STREAM, "r", 3, "s", 9, parts=(Part(TOPIC, 3, 5),))
+        assert json.loads(record.encode())["parts"] == [[TOPIC, 3, 5]]
+        assert SinkRecord.decode(record.encode()) == record
+        found: list[bytes] = []
+        real = broker.door.sinks._records.keep
+
+        async def put(stored: SinkRecord, version: int) -> None:
+            found.append(stored.encode())
+            await real(stored, version)
+
+        broker.door.sinks._records.keep = put  # type: ignore[method-assign]
+        await (await topic_of(broker, TOPIC)).publish(message("before")).confirmed
+        await Job(broker).write(0, {TOPIC: rows_of("a", 5)})
+        [part] = json.loads(found[0])["parts"]
+        assert (part[0], part[2:]) == (TOPIC, [5])

@@ -16,13 +16,15 @@ from pydanube.broker.commit import sinks
 from pydanube.broker.commit.rows import slow_down
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.standalone import Broker
+from pydanube.operations.namespaces import AlterNamespace
+from pydanube.operations.policies import PolicyChanges
 from pydanube.topic.sinks import Verdict
 from pydanube.wire.batch import Batch, build
 from tier.broker_world import in_loop
 
 
 async def limit(broker: Broker, **policies: int | None) -> None:
-    await caller(broker.door).namespaces.alter("default", policies)
+    await caller(broker.door).carry_out(AlterNamespace("default", PolicyChanges(**policies)))
 
 
 async def refused(broker: Broker, error: type[Exception], batch: int, rows: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,21 @@ from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import parse_topic
 from pydanube.broker.door.door import Door
 from pydanube.broker.serving.open_topic import OpenTopic
-from pydanube.broker.serving.spreading import change_of
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.topic.topic import Topic
 from pydanube.metadata import state as metadata
+from pydanube.metadata.tables import CHANGES, PartitionsChange
+from pydanube.operations.namespaces import CreateNamespace, DeleteNamespace
+from pydanube.operations.options import OptionChanges
+from pydanube.operations.policies import PolicyChanges
+from pydanube.operations.subscriptions import (
+    AlterSubscription,
+    CreateSubscription,
+    DeleteSubscription,
+    SeekSubscription,
+)
+from pydanube.operations.topics import AlterTopic, CreateTopic, DeleteTopic, TruncateTopic
+from pydanube.storage.metadata.table import Table
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 
@@ -26,8 +38,8 @@ State = tuple[object, ...]
 
 async def prepared(door: Door) -> None:
     """Three partitions, of which each has two messages and the subscription `billing` before them."""
-    await caller(door).topics.create(TOPIC, partitions=3)
-    await caller(door).subscriptions.create(TOPIC, "billing", SHARED)
+    await caller(door).carry_out(CreateTopic(TOPIC, partitions=3))
+    await caller(door).carry_out(CreateSubscription(TOPIC, "billing", "shared"))
     for topic in await partitions(door):
         await topic.publish(build([b"1", b"2"], publish_time=1)).confirmed
 
@@ -56,28 +68,28 @@ async def reopened(door: Door) -> None:
 
 
 async def grow(door: Door) -> None:
-    await caller(door).topics.alter(TOPIC, partitions=5, policies={})
+    await caller(door).carry_out(AlterTopic(TOPIC, partitions=5, policies=PolicyChanges()))
 
 
 async def subscribe(door: Door) -> None:
-    options = SubscriptionOptions(idle_seconds=5)
-    await caller(door).subscriptions.create(TOPIC, "audit", SHARED, start="earliest", options=options)
+    request = CreateSubscription(TOPIC, "audit", "shared", start="earliest", options=OptionChanges(idle_seconds=5))
+    await caller(door).carry_out(request)
 
 
 async def unsubscribe(door: Door) -> None:
-    await caller(door).subscriptions.delete(TOPIC, "billing")
+    await caller(door).carry_out(DeleteSubscription(TOPIC, "billing"))
 
 
 async def alter(door: Door) -> None:
-    await caller(door).subscriptions.alter(TOPIC, "billing", {"idle_seconds": 7})
+    await caller(door).carry_out(AlterSubscription(TOPIC, "billing", OptionChanges(idle_seconds=7)))
 
 
 async def seek(door: Door) -> None:
-    await caller(door).subscriptions.seek(TOPIC, "billing", "latest")
+    await caller(door).carry_out(SeekSubscription(TOPIC, "billing", "latest"))
 
 
 async def truncate(door: Door) -> None:
-    await caller(door).topics.truncate(TOPIC)
+    await caller(door).carry_out(TruncateTopic(TOPIC))
 
 
 @pytest.mark.slow
@@ -155,7 +167,7 @@ def test_wherever_the_power_goes_a_deleted_topic_is_gone_with_its_options_or_who
         await door.pending.change(TOPIC, "audit", {"idle_seconds": 5})
 
     async def delete(door: Door) -> None:
-        await caller(door).topics.delete(TOPIC)
+        await caller(door).carry_out(DeleteTopic(TOPIC))
 
     seen: set[bool] = set()
     for cut in range(400):
@@ -230,7 +242,8 @@ def test_after_a_crash_in_a_change_everyone_who_opens_a_partition_gets_the_same(
         await prepared(door)
         record = await caller(door).topics.lookup(TOPIC)
         fields = {"subscription": "audit", "kind": SHARED.name, "start": "latest", "options": None}
-        await door.directory.store.transact((), [change_of(record.id, "subscribe", fields)])
+        changes = Table(door.directory.store, CHANGES)
+        await changes.write(str(record.id), PartitionsChange("subscribe", fields))
 
     async def second(door: Door) -> None:
         async def come(milliseconds: float) -> OpenTopic:
@@ -252,14 +265,14 @@ def test_after_a_crash_in_a_change_everyone_who_opens_a_partition_gets_the_same(
 
 def test_a_topic_that_is_no_longer_the_one_of_that_name_is_never_handed_out() -> None:
     async def main(door: Door) -> None:
-        await caller(door).topics.create(TOPIC)
+        await caller(door).carry_out(CreateTopic(TOPIC))
         old = await served(door, TOPIC)
         told: list[DanubeError] = []
         await caller(door).open_producer(TOPIC, told.append)
         await door.directory.delete_topic(parse_topic(TOPIC))  # behind the back of who serves it
         with pytest.raises(TopicNotFound):
             await served(door, TOPIC)
-        record = await caller(door).topics.create(TOPIC)
+        record = await caller(door).carry_out(CreateTopic(TOPIC))
         new = await served(door, TOPIC)
         assert new is not old
         assert new.record.id == record.id
@@ -308,7 +321,7 @@ def test_open_partitions_know_of_new_ones_that_could_not_be_prepared(monkeypatch
         await prepared(door)
         monkeypatch.setattr(Topic, "subscribe", busy_once)
         with pytest.raises(NodeBusy):
-            await caller(door).topics.alter(TOPIC, partitions=5, policies={"message_bytes_max": 10})
+            await caller(door).carry_out(AlterTopic(TOPIC, partitions=5, policies=PolicyChanges(message_bytes_max=10)))
         known = {(each.record.partitions, each.policies.message_bytes_max) for each in door.topics.opened()}
         assert known == {(5, 10)}
         await subscribe(door)
@@ -323,7 +336,7 @@ def test_what_waits_for_its_turn_is_not_done_to_another_topic_of_the_same_name()
     async def main(door: Door) -> None:
         await prepared(door)
         before = await caller(door).topics.lookup(TOPIC)
-        await caller(door).topics.delete(TOPIC)
+        await caller(door).carry_out(DeleteTopic(TOPIC))
         await prepared(door)
         with pytest.raises(TopicNotFound):
             await door.spreading.change(before, "unsubscribe", {"subscription": "billing"})
@@ -338,7 +351,7 @@ def test_what_waits_for_its_turn_is_not_done_to_another_topic_of_the_same_name()
 def test_a_change_that_is_not_valid_keeps_no_topic_closed(entry: bytes) -> None:
     async def first(door: Door) -> None:
         await prepared(door)
-        await caller(door).topics.create("/default/other")
+        await caller(door).carry_out(CreateTopic("/default/other"))
         record = await caller(door).topics.lookup(TOPIC)
         await door.directory.store.transact((), [(f"changes/{record.id}", entry)])
 
@@ -365,7 +378,7 @@ def test_topics_whose_changes_cannot_be_finished_hold_up_no_others(
     async def first(door: Door) -> None:
         await prepared(door)
         for name in names:
-            record = await caller(door).topics.create(name, partitions=TOPICS_REOPENING)
+            record = await caller(door).carry_out(CreateTopic(name, partitions=TOPICS_REOPENING))
             slow.append(f"t{record.id}.")
             await door.directory.store.transact((), [(f"changes/{record.id}", b'["grow",{"from":1}]')])
 
@@ -451,7 +464,7 @@ def test_a_change_goes_on_when_its_caller_gives_up_and_the_next_waits_for_it() -
         while not door.directory.store.scan("changes/"):  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
         asked.cancel()
-        await caller(door).subscriptions.delete(TOPIC, "billing")
+        await caller(door).carry_out(DeleteSubscription(TOPIC, "billing"))
         assert [sorted(topic.subscriptions) for topic in await partitions(door)] == [["audit"]] * 3
 
     world = DoorWorld()
@@ -461,11 +474,11 @@ def test_a_change_goes_on_when_its_caller_gives_up_and_the_next_waits_for_it() -
 
 def test_a_topic_without_partitions_writes_nothing_more_than_its_own_record() -> None:
     async def main(door: Door) -> None:
-        await caller(door).topics.create(TOPIC)
+        await caller(door).carry_out(CreateTopic(TOPIC))
         await served(door, TOPIC)
         before = door.directory.store.revision
-        await caller(door).subscriptions.create(TOPIC, "billing", SHARED)
-        await caller(door).subscriptions.seek(TOPIC, "billing", "earliest")
+        await caller(door).carry_out(CreateSubscription(TOPIC, "billing", "shared"))
+        await caller(door).carry_out(SeekSubscription(TOPIC, "billing", "earliest"))
         assert door.directory.store.revision - before <= LEDGER_REVISIONS
         with pytest.raises(TopicNotFound):
             await served(door, "/default/other")
@@ -481,7 +494,7 @@ LEDGER_REVISIONS = 2  # the state's stream and its first ledger
 @pytest.mark.parametrize("partitioned", [0, 3])
 def test_a_shared_subscription_made_with_other_options_has_dead_letters_as_any(partitioned: int) -> None:
     async def work(door: Door) -> None:
-        await caller(door).topics.create(TOPIC, partitions=partitioned)
+        await caller(door).carry_out(CreateTopic(TOPIC, partitions=partitioned))
         await subscribe(door)
         for topic in await partitions(door):
             options = SubscriptionOptions.decode(topic.subscriptions["audit"].known.options)
@@ -495,14 +508,16 @@ def test_a_shared_subscription_made_with_other_options_has_dead_letters_as_any(p
 
 def test_a_new_partition_has_the_dead_letters_of_the_others_though_options_were_set_before() -> None:
     async def work(door: Door) -> None:
-        await caller(door).topics.create(TOPIC, partitions=1)
+        await caller(door).carry_out(CreateTopic(TOPIC, partitions=1))
         await door.pending.change(TOPIC, "audit", {"failure": {"max_redelivery_count": 2}})
-        options = door.pending.get(TOPIC, "audit")
-        await caller(door).subscriptions.create(TOPIC, "audit", SHARED, options=options)
-        await caller(door).topics.alter(TOPIC, partitions=2, policies={})
+        sink: Any = None  # nothing is delivered to it
+        consumer = await caller(door).open_consumer(f"{TOPIC}-part-0", "audit", SHARED, sink, pending=True)
+        consumer.close(crashed=False)
+        await caller(door).carry_out(AlterTopic(TOPIC, partitions=2, policies=PolicyChanges()))
         first, second = [topic.subscriptions["audit"].known.options for topic in await partitions(door)]
         assert first == second
-        assert SubscriptionOptions.decode(second).failure.dead_letter_topic == f"{TOPIC}-audit-dlq"
+        failure = SubscriptionOptions.decode(second).failure
+        assert (failure.max_redelivery_count, failure.dead_letter_topic) == (2, f"{TOPIC}-audit-dlq")
 
     world = DoorWorld()
     world.run(work)
@@ -511,7 +526,7 @@ def test_a_new_partition_has_the_dead_letters_of_the_others_though_options_were_
 
 def test_partitions_of_a_topic_that_keeps_nothing_are_added_in_turn_too() -> None:
     async def main(door: Door) -> None:
-        record = await caller(door).topics.create(TOPIC, reliable=False, partitions=3)
+        record = await caller(door).carry_out(CreateTopic(TOPIC, reliable=False, partitions=3))
         async with door.spreading._turns.of(record.id):
             growing = asyncio.ensure_future(grow(door))
             await asyncio.sleep(10)
@@ -529,22 +544,22 @@ def test_a_topic_never_outlives_its_namespace() -> None:
     for steps in range(12):
 
         async def main(door: Door, steps: int = steps) -> None:
-            await caller(door).topics.create("/default/first")  # numbers of topics are set aside
-            await caller(door).namespaces.create("shop", {})
-            deleting = asyncio.ensure_future(caller(door).namespaces.delete("shop"))
+            await caller(door).carry_out(CreateTopic("/default/first"))  # numbers of topics are set aside
+            await caller(door).carry_out(CreateNamespace("shop"))
+            deleting = asyncio.ensure_future(caller(door).carry_out(DeleteNamespace("shop")))
             for _ in range(steps):
                 await asyncio.sleep(0)
-            creating = asyncio.ensure_future(caller(door).topics.create("/shop/orders"))
+            creating = asyncio.ensure_future(caller(door).carry_out(CreateTopic("/shop/orders")))
             ended = await asyncio.gather(deleting, creating, return_exceptions=True)
             outcomes.add(tuple(type(each).__name__ for each in ended))
 
         async def creation_first(door: Door, steps: int = steps) -> None:
-            await caller(door).topics.create("/default/second")
-            await caller(door).namespaces.create("shop", {})
-            creating = asyncio.ensure_future(caller(door).topics.create("/shop/orders"))
+            await caller(door).carry_out(CreateTopic("/default/second"))
+            await caller(door).carry_out(CreateNamespace("shop"))
+            creating = asyncio.ensure_future(caller(door).carry_out(CreateTopic("/shop/orders")))
             for _ in range(steps):
                 await asyncio.sleep(0)
-            deleting = asyncio.ensure_future(caller(door).namespaces.delete("shop"))
+            deleting = asyncio.ensure_future(caller(door).carry_out(DeleteNamespace("shop")))
             ended = await asyncio.gather(deleting, creating, return_exceptions=True)
             outcomes.add(tuple(type(each).__name__ for each in ended))
 
@@ -552,4 +567,4 @@ def test_a_topic_never_outlives_its_namespace() -> None:
             world = DoorWorld()
             world.run(work)
             world.end()
-    assert outcomes == {("NoneType", "NamespaceNotFound"), ("NamespaceNotEmpty", "TopicRecord")}
+    assert outcomes == {("Done", "NamespaceNotFound"), ("NamespaceNotEmpty", "Topic")}

@@ -8,7 +8,7 @@ from broker.door_world import DoorWorld, served
 from broker.topic_world import Inbox, connected, numbers, publish, subscribed
 from pydanube.base.limits import SECOND
 from pydanube.broker.door.door import Door
-from pydanube.broker.door.stats import subscription_stats
+from pydanube.broker.door.stats import describe_subscription
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.topic.records import SubscriptionKind
@@ -19,7 +19,7 @@ BLOCK = FailurePolicy(max_redelivery_count=0, poison=PoisonPolicy.BLOCK)
 def stopped(opened: OpenTopic, inbox: Inbox) -> int:
     """The same for the subscription in its only partition and for the whole topic."""
     count = inbox.host.describe().stopped
-    assert subscription_stats("s", [opened], 0).stopped == count
+    assert describe_subscription("s", [opened], 0).stopped == count
     return count
 
 

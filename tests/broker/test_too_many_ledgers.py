@@ -11,10 +11,11 @@ from broker.door_world import DoorWorld, caller, served
 from pydanube.base.errors import TooManyLedgers, TopicRecovering
 from pydanube.broker.door.door import Door
 from pydanube.broker.limits import disk_room as room_module
-from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
 from pydanube.journal import ledger_table as table
+from pydanube.operations.topics import CreateTopic, DeleteTopic
 from pydanube.storage import local
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
@@ -70,7 +71,7 @@ def test_at_the_limit_messages_are_refused_and_acks_and_deletions_continue() -> 
     async def first(door: Door) -> None:
         nonlocal kept
         for name in (HEALTHY, KEEPS):
-            await caller(door).topics.create(name)
+            await caller(door).carry_out(CreateTopic(name))
         healthy, keeps = await topic_of(door, HEALTHY), await topic_of(door, KEEPS)
         await healthy.subscribe("s", SubscriptionKind.SHARED)
         for _ in range(20):
@@ -91,7 +92,7 @@ def test_at_the_limit_messages_are_refused_and_acks_and_deletions_continue() -> 
         host = healthy.subscriptions["s"]
         assert isinstance(host, SubscriptionHost)
         assert host.known.cursor.floor == 16
-        await caller(door).topics.delete(KEEPS)
+        await caller(door).carry_out(DeleteTopic(KEEPS))
         await publish(healthy)
         assert healthy.ledger.confirmed_end == 22
 
@@ -107,7 +108,7 @@ def test_it_is_said_once_when_there_are_many_and_again_after_they_were_few(
     there = 0
     for name, value in (("NODE_LEDGERS_MAX", 1000), ("NODE_LEDGERS_RESERVED", 60), ("NODE_LEDGERS_WARN", 800)):
         monkeypatch.setattr(room_module, name, value)
-    room = Room(ledgers=lambda: there)
+    room = DiskRoom(ledgers=lambda: there)
 
     async def main() -> None:
         nonlocal there

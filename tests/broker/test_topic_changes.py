@@ -10,8 +10,11 @@ import pytest
 from pydanube.base.errors import TopicBusy
 from pydanube.broker.directory import topic_changes
 from pydanube.broker.directory.topic_changes import Changes, TopicChanges
+from pydanube.metadata.tables import TOPICS, topic_name
 from pydanube.metadata.watch import WatchQueue
 from pydanube.storage.metadata.store import MemoryMetadata
+from pydanube.storage.metadata.table import Table
+from pydanube.topic.record import TopicRecord
 
 HOUR = 3_600.0
 
@@ -28,8 +31,13 @@ def run(story: Callable[[MemoryMetadata, TopicChanges], Awaitable[None]]) -> Non
     asyncio.run(main())
 
 
-async def put(store: MemoryMetadata, *names: str, value: bytes | None = b"{}") -> int:
-    return await store.transact((), [(f"topics/{name}", value) for name in names])
+async def put(store: MemoryMetadata, *names: str, exist: bool = True) -> int:
+    topics = Table(store, TOPICS)
+    return await store.transact((), [topics.put(name, _record(name) if exist else None) for name in names])
+
+
+def _record(name: str) -> TopicRecord:
+    return TopicRecord(topic_name(name), 1)
 
 
 def test_a_change_is_told_to_those_who_wait_for_its_namespace() -> None:
@@ -43,7 +51,7 @@ def test_a_change_is_told_to_those_who_wait_for_its_namespace() -> None:
         revision = await put(store, "default/a", "default/b")
         assert await waiting == Changes(revision, ["/default/a", "/default/b"])
         assert not elsewhere.done()
-        await put(store, "default/a", value=None)
+        await put(store, "default/a", exist=False)
         await put(store, "shop/x")
         assert (await elsewhere).topics == ["/shop/x"]
         found = await changes.after(frozenset({"default"}), revision, HOUR)

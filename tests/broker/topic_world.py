@@ -13,8 +13,8 @@ from pydanube.base.limits import KIB
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.delivery import Delivery, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
-from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
-from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.subscription.reading_window import ReadAheadBudget
+from pydanube.broker.topic.dependencies import LetterSource, TopicDependencies
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ports.storage import StorageNode
@@ -145,7 +145,7 @@ class TopicWorld:
         )
         return await Topic.open(name, dependencies, self.options)
 
-    async def _dead(self, topic: str, message: Batch) -> None:
+    async def _dead(self, topic: str, message: Batch, source: LetterSource) -> None:
         await asyncio.sleep(0.001)
         if self.dead_letters_fail:
             raise TopicClosed("the dead-letter topic is down")

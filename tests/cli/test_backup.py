@@ -16,6 +16,7 @@ from cli.conftest import Danube
 from pydanube.base.errors import BackupEnded, BackupRunning, DiskFull, RequestInvalid
 from pydanube.broker.door import backups as backups_module
 from pydanube.cli.commands import backup_files
+from pydanube.operations.backups import BeginBackup, EndBackup, ListBackupFiles, ReadBackup
 from pydanube.testing.broker import broker_beside, broker_thread
 
 
@@ -155,7 +156,7 @@ def alone(tmp_path: Path) -> Iterator[Any]:
 
 
 async def begin(client: pydanube.Client) -> int:
-    return int((await client.ask("backup.begin", {}))["backup"])
+    return (await client.ask(BeginBackup())).backup
 
 
 def test_one_backup_at_a_time(alone: Any) -> None:
@@ -164,11 +165,11 @@ def test_one_backup_at_a_time(alone: Any) -> None:
             first = await begin(client)
             with pytest.raises(BackupRunning):
                 await begin(client)
-            await client.ask("backup.end", {"backup": first})
+            await client.ask(EndBackup(first))
             second = await begin(client)
             with pytest.raises(BackupEnded):
-                await client.ask("backup.files", {"backup": first})
-            await client.ask("backup.end", {"backup": second})
+                await client.ask(ListBackupFiles(first))
+            await client.ask(EndBackup(second))
 
     asyncio.run(story())
 
@@ -182,7 +183,7 @@ def test_a_client_that_falls_silent_holds_nothing_any_more(alone: Any, monkeypat
             async with asyncio.timeout(10):
                 while True:
                     try:
-                        await client.ask("backup.end", {"backup": await begin(client)})
+                        await client.ask(EndBackup(await begin(client)))
                         return
                     except (BackupRunning, BackupEnded):
                         await asyncio.sleep(0)
@@ -194,15 +195,14 @@ def test_a_disk_that_is_nearly_full_ends_a_backup(alone: Any) -> None:
     async def story() -> None:
         async with pydanube.connect(alone.url) as client:
             number = await begin(client)
-            [first, *_] = (await client.ask("backup.files", {"backup": number}))["files"]
+            [first, *_] = (await client.ask(ListBackupFiles(number))).files
             alone.fill_disk()
-            piece = {"backup": number, "name": first["name"], "offset": 0, "length": 1}
             with pytest.raises(DiskFull):
-                await client.ask_any("backup.read", piece)
+                await client.ask_any(ReadBackup(number, first.name, offset=0, length=1))
             with pytest.raises(DiskFull):
                 await begin(client)
             alone.free_disk()
-            await client.ask("backup.end", {"backup": await begin(client)})
+            await client.ask(EndBackup(await begin(client)))
 
     asyncio.run(story())
 
@@ -215,8 +215,9 @@ def test_a_disk_that_is_nearly_full_ends_a_backup(alone: Any) -> None:
 def test_a_piece_that_is_not_there_is_refused(alone: Any, wrong: dict[str, Any]) -> None:
     async def story() -> None:
         async with pydanube.connect(alone.url) as client:
-            piece = {"backup": await begin(client), "name": "node/node", "offset": 0, "length": 1}
+            piece = {"name": "node/node", "offset": 0, "length": 1} | wrong
+            number = await begin(client)
             with pytest.raises(RequestInvalid):
-                await client.ask_any("backup.read", piece | wrong)
+                await client.ask_any(ReadBackup(number, **piece))
 
     asyncio.run(story())

@@ -15,7 +15,9 @@ import pydanube
 from cli.conftest import Danube
 from pydanube.base.limits import BATCH_BYTES_MAX
 from pydanube.cli.commands.importing import _drafts
-from pydanube.cli.messages.text import text_or_base64, to_json
+from pydanube.cli.messages.text import to_json
+from pydanube.cli.shell.failures import Failure
+from pydanube.operations.messages import text_or_base64
 
 FORMATS = ["parquet", "jsonl", "csv"]
 MESSAGES: list[dict[str, Any]] = [
@@ -94,7 +96,7 @@ def test_partitions_stay_told_apart(danube: Danube, topic: str, tmp_path: Path) 
 def test_a_range_goes_to_stdout_and_comes_from_stdin(danube: Danube, topic: str) -> None:
     danube("produce", topic, "--value", "{n}", "--count", "10")
     shown = danube("export", topic, "-", "--format", "jsonl", "--from", "3", "--to", "6")
-    assert [json.loads(line)["payload"] for line in shown.lines] == ["4", "5", "6"]
+    assert [json.loads(line)["value"] for line in shown.lines] == ["4", "5", "6"]
     assert danube("import", f"{topic}-2", "-", "--format", "jsonl", stdin=shown.out).code == 0
     assert danube("consume", f"{topic}-2", "--from", "earliest", "-e").lines == ["4", "5", "6"]
 
@@ -105,17 +107,37 @@ def test_a_small_file_by_hand_is_enough(danube: Danube, topic: str, tmp_path: Pa
     assert danube("consume", topic, "--from", "earliest", "-e", "-f", "%k=%v").lines == ["a=1", "b=2", "=3"]
 
 
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("payload", ["payload", "value"])
+def test_every_format_may_name_the_encoding(tmp_path: Path, format: str, payload: str) -> None:
+    row = {payload: "/w==", f"{payload}_encoding": "base64", "key": "a", "key_encoding": "text"}
+    for name, said in (("known", None), ("unknown_encoding", "row 1: unknown field 'unknown_encoding'")):
+        row[name] = "base64"
+        file = tmp_path / f"{name}.{format}"
+        if format == "parquet":
+            pq.write_table(pa.Table.from_pylist([row]), file)
+        else:
+            file.write_text(to_json(row) if format == "jsonl" else f"{','.join(row)}\n{','.join(row.values())}\n")
+        if said is None:
+            assert [(each.payload, each.key) for each in _drafts(str(file), format)] == [(b"\xff", b"a")]
+        else:
+            with pytest.raises(Failure, match=said):
+                list(_drafts(str(file), format))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("wrong.jsonl", b'{"payload": "1"}\n\nnope\n', "row 2: not valid JSON"),
-        ("wrong.jsonl", b'{"payload": "1"}\n[1]\n', "row 2: must be a JSON object, got list"),
+        ("wrong.jsonl", b'{"value": "1"}\n\nnope\n', "row 2: not valid JSON"),
+        ("wrong.jsonl", b'{"value": "1"}\n[1]\n', "row 2: must be a JSON object, got list"),
         (
             "wrong.jsonl",
-            b'{"payload": "1"}\n{"payload": "*", "payload_encoding": "base64"}',
-            "marked as base64",
+            b'{"value": "1"}\n{"value_base64": "*"}',
+            "row 2: value_base64 is not valid Base64",
         ),
         ("wrong.csv", b"payload,attributes\n1,\n2,nope\n", "row 2: attributes must be a JSON object"),
+        ("wrong.csv", b"payload,payload_encoding\n1,\n*,base64\n", "row 2: payload is not valid Base64"),
+        ("wrong.csv", b"payload,payload_encoding\n1,\n2,hex\n", "row 2: payload_encoding must be text or base64"),
         ("wrong.csv", b"payload,event_time\n1,\n2,someday\n", "row 2: 'someday' is not a time"),
     ],
 )
@@ -168,7 +190,7 @@ def test_an_export_that_fails_leaves_no_file(danube: Danube, topic: str, tmp_pat
 
 def test_a_line_may_be_six_times_as_long_as_its_payload(tmp_path: Path) -> None:
     payload = bytes(BATCH_BYTES_MAX - 1024)
-    (tmp_path / "zeros.jsonl").write_bytes(to_json(text_or_base64("payload", payload)).encode() + b"\n")
+    (tmp_path / "zeros.jsonl").write_bytes(to_json(text_or_base64("value", payload)).encode() + b"\n")
     assert [each.payload for each in _drafts(str(tmp_path / "zeros.jsonl"), "jsonl")] == [payload]
 
 

@@ -8,12 +8,15 @@ import resource
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cli.conftest import Danube
+from pydanube.base.errors import ConnectionLost
 from pydanube.cli.commands import doctor
 from pydanube.cli.shell.contexts import Contexts, contexts_file
+from pydanube.operations.sinks import Sink
 from pydanube.testing.broker import broker_thread
 from pydanube.testing.clock import VirtualClock
 
@@ -110,7 +113,8 @@ def test_config_show_without_a_broker_says_what_must_be_given(run: Danube, monke
     assert (ended.code, ended.json[0]["setting"]) == (0, "data_dir")
     assert (ended.json[0]["value"], ended.json[0]["source"]) == (None, "must be given")
     assert "no broker at danube://127.0.0.1:1; these are the settings that one would start with" in ended.err
-    assert run("config", "show", "--url", "danube://127.0.0.1:1").code == 4
+    refused = run("config", "show", "--url", "danube://127.0.0.1:1")
+    assert (refused.code, ConnectionLost.command_help in refused.err) == (4, True)
 
 
 def test_config_show_says_what_is_in_force_at_the_broker(
@@ -199,11 +203,11 @@ def test_doctor_finds_a_stranger_at_the_port(run: Danube) -> None:
 
 
 def test_doctor_reports_writers_that_are_blocked() -> None:
-    class Blocked:
-        async def ask(self, verb: str, fields: dict[str, object]) -> dict[str, object]:
-            assert verb == "sink.list"
-            return {"sinks": [{"error": None}, {"error": "batch 7 is decided but cannot be written: no room"}]}
+    async def sinks() -> list[Sink]:
+        batch = {"query": "q", "target": "/default/t", "name": "", "batch": 7, "run": "", "source": ""}
+        errors = (None, "batch 7 is decided but cannot be written: no room")
+        return [Sink(**batch, committed=False, error=error, writer="w") for error in errors]
 
-    [found] = asyncio.run(doctor._sinks(Blocked()))  # type: ignore[arg-type]
+    [found] = asyncio.run(doctor._sinks(SimpleNamespace(admin=SimpleNamespace(sinks=sinks))))  # type: ignore[arg-type]
     assert (found.result, found.found) == ("fail", "batch 7 is decided but cannot be written: no room")
     assert "danube sink forget --abandon" in found.advice

@@ -45,13 +45,13 @@ def test_a_file_and_its_summary_do_not_mix(danube: Danube, topic: str, tmp_path:
     exported = danube("export", topic, file, "-o", "json").json
     assert (exported["file"], exported["messages"]) == (file, 2)
     both = danube("export", topic, "-", "--format", "jsonl", "-o", "json")
-    assert [json.loads(line)["payload"] for line in both.lines] == ["1", "2"]
+    assert [json.loads(line)["value"] for line in both.lines] == ["1", "2"]
     assert json.loads(both.err)["messages"] == 2
     assert danube("import", topic, file, "-o", "json").json["messages"] == 2
 
 
 def test_an_import_that_fails_still_says_how_far_it_came(danube: Danube, topic: str, tmp_path: Path) -> None:
-    (tmp_path / "wrong.jsonl").write_text('{"payload": "1"}\nnope\n')
+    (tmp_path / "wrong.jsonl").write_text('{"value": "1"}\nnope\n')
     ended = danube("import", topic, str(tmp_path / "wrong.jsonl"), "-o", "yaml")
     assert ended.code == 1
     assert yaml.safe_load(ended.out)["messages"] == 1
@@ -77,5 +77,5 @@ def test_consumed_messages_are_documents_of_yaml(danube: Danube, topic: str) -> 
     danube("produce", topic, "-k", "key", stdin="grüße\n- no: yaml\n".encode())
     ended = danube("consume", topic, "--from", "earliest", "-e", "-o", "yaml")
     first, second = yaml.safe_load_all(ended.out)
-    assert (first["key"], first["payload"], first["offset"]) == ("key", "grüße", 0)
-    assert second["payload"] == "- no: yaml"
+    assert (first["key"], first["value"], first["offset"]) == ("key", "grüße", 0)
+    assert second["value"] == "- no: yaml"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import time
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +19,9 @@ from cli.conftest import Danube
 from pydanube import sync
 from pydanube.cli.messages.formats import by_format
 from pydanube.cli.messages.sources import fill_template
-from pydanube.cli.messages.text import Draft, draft_of, text_or_base64
+from pydanube.cli.messages.text import Draft, draft_of, draft_of_line, to_json
 from pydanube.cli.shell.values import read_time
+from pydanube.operations.messages import NewMessage, text_or_base64
 
 
 def values_of(danube: Danube, topic: str, *options: str) -> list[str]:
@@ -89,9 +92,9 @@ def test_messages_are_delivered_later_if_that_is_asked_for(danube: Danube, topic
     ended = danube("produce", topic, "soon", "--delay", "1h")
     assert re.fullmatch(r"1 message acknowledged; Shared subscriptions deliver from .* UTC \(in 1 h\)\n", ended.err)
     danube("produce", topic, "then", "--at", "2126-01-31T10:00Z")
-    line = json.dumps({"payload": "own", "delivery_time": "2127-01-31T10:00:00Z"}).encode()
+    line = json.dumps({"value": "own", "delivery_time": "2127-01-31T10:00:00Z"}).encode()
     danube("produce", topic, "--json", "--delay", "1h", stdin=line)
-    times = [read_time(json.loads(each)["delivery_time"]) or 0 for each in values_of(danube, topic, "-o", "json")]
+    times = [json.loads(each)["delivery_time"] for each in values_of(danube, topic, "-o", "json")]
     assert 0 <= times[0] - now - 3_600_000_000 < 60_000_000
     assert times[1:] == [read_time("2126-01-31T10:00Z"), read_time("2127-01-31T10:00Z")]
     danube("subscription", "create", topic, "later", "--type", "shared", "--from", "earliest")
@@ -115,19 +118,19 @@ def test_keys_are_split_off_and_attributes_added(danube: Danube, topic: str) -> 
     assert values_of(danube, topic, "-f", "%k|%v|%h") == ["a|1:x|color=red,empty=", "else|no key|color=red,empty="]
 
 
-def test_lines_of_json_say_key_payload_and_attributes(danube: Danube, topic: str) -> None:
+def test_lines_of_json_say_key_value_and_attributes(danube: Danube, topic: str) -> None:
     first = {"key": "k", "value": {"id": 1}, "attributes": {"a": "b"}}
-    drafts = [first, {"payload": "/w==", "payload_encoding": "base64"}, {"payload": None}]
+    drafts = [first, {"value_base64": "/w=="}, {"value": None}]
     lines = "\n".join(map(json.dumps, drafts)).encode()
     assert danube("produce", topic, "--json", stdin=lines).code == 0
     whole, second, third = map(json.loads, values_of(danube, topic, "-o", "json"))
-    assert (whole["key"], whole["payload"], whole["attributes"]) == ("k", '{"id": 1}', {"a": "b"})
-    assert (second["payload"], second["payload_encoding"]) == ("/w==", "base64")
-    assert third["payload"] is None
+    assert (whole["key"], whole["value"], whole["attributes"]) == ("k", '{"id": 1}', {"a": "b"})
+    assert (second["value_base64"], "value" in second) == ("/w==", False)
+    assert third["value"] is None
 
 
 def test_what_comes_before_a_wrong_line_is_published_and_counted(danube: Danube, topic: str) -> None:
-    ended = danube("produce", topic, "--json", stdin=b'{"payload": "good"}\nnot json\n')
+    ended = danube("produce", topic, "--json", stdin=b'{"value": "good"}\nnot json\n')
     assert ended.code == 2
     assert ended.err.startswith("1 message acknowledged\ndanube: line 2: not valid JSON")
     assert values_of(danube, topic) == ["good"]
@@ -314,8 +317,37 @@ def test_a_reader_that_went_away_ends_it_quietly(danube: Danube, topic: str, mon
 
 @given(payload=st.none() | st.binary(), key=st.none() | st.binary(max_size=20))
 def test_any_bytes_survive_json(payload: bytes | None, key: bytes | None) -> None:
-    shown = json.loads(json.dumps({**text_or_base64("payload", payload), **text_or_base64("key", key)}))
-    assert draft_of(shown) == Draft(payload, key)
+    fields = {**text_or_base64("value", payload), **text_or_base64("key", key)}
+    given = {name: each for name, each in fields.items() if each is not msgspec.UNSET}
+    assert draft_of(given) == Draft(payload, key)
+    assert draft_of(msgspec.to_builtins(NewMessage(**given))) == Draft(payload, key)  # as REST has it
+
+
+@given(payload=st.none() | st.binary(), key=st.none() | st.binary(max_size=20))
+@pytest.mark.parametrize("name", ["payload", "value"])
+def test_any_bytes_survive_json_that_names_the_encoding(name: str, payload: bytes | None, key: bytes | None) -> None:
+    found = {name: payload, f"{name}_encoding": "base64", "key": key, "key_encoding": "base64"}
+    line = to_json({each: b64encode(has).decode() if isinstance(has, bytes) else has for each, has in found.items()})
+    for strict in (False, True):
+        assert draft_of_line(line.encode(), strict=strict) == Draft(payload, key)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"value": "*", "value_encoding": "base64"}', "value is not valid Base64"),
+        ('{"payload": {"a": 1}, "payload_encoding": "base64"}', "payload is not valid Base64"),
+        ('{"value": "ff", "value_encoding": "hex"}', "value_encoding must be text or base64, got 'hex'"),
+        ('{"value": "", "key": "", "key_encoding": ["base64"]}', "key_encoding must be text or base64"),
+        ('{"value": "/w==", "payload_encoding": "base64"}', "unknown field 'payload_encoding'"),
+        ('{"payload": "/w==", "value_encoding": "base64"}', "unknown field 'value_encoding'"),
+        ('{"value": "/w==", "data_encoding": "base64"}', "unknown field 'data_encoding'"),
+        ('{"payload": "", "value_base64": "/w=="}', "a message cannot have both payload and value_base64"),
+    ],
+)
+def test_json_whose_bytes_cannot_be_told_is_refused(line: str, said: str) -> None:
+    with pytest.raises(click.UsageError, match=re.escape(said)):
+        draft_of_line(line.encode())
 
 
 JSON = st.recursive(
@@ -323,7 +355,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-NAMES = st.sampled_from(["key", "payload", "value", "attributes", "event_time", "payload_encoding", "key_encoding"])
+ENCODINGS = ["key_base64", "value_base64", "key_encoding", "value_encoding", "payload_encoding"]
+NAMES = st.sampled_from(["key", "payload", "value", "attributes", "event_time", *ENCODINGS])
 
 
 @given(st.dictionaries(NAMES, JSON | st.just("base64")))

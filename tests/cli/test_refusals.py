@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from cli.conftest import Danube
+from pydanube.cli.messages.text import PUBLISHED
 
 
 @pytest.fixture
@@ -150,32 +154,65 @@ def test_consuming_makes_no_topic(danube: Danube, topic: str) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b'{"foo": 1}', "unknown field 'foo' in a message; known fields: payload, key"),
-        (b'{"payload": "1", "kye": "k"}', "unknown field 'kye' in a message"),
-        (b'{"key": "k"}', "payload (or value) is missing"),
-        (b"{}", "payload (or value) is missing"),
+        (b'{"foo": 1}', "unknown field 'foo' in a message; known fields: key, key_base64, value"),
+        (b'{"value": "1", "kye": "k"}', "unknown field 'kye' in a message"),
+        (b'{"value": "1", "data_encoding": "base64"}', "unknown field 'data_encoding' in a message"),
+        (b'{"key": "k"}', "value (or payload) is missing"),
+        (b"{}", "value (or payload) is missing"),
+        (b'{"value": "1", "value_base64": "MQ=="}', "a message cannot have both value and value_base64"),
     ],
 )
 def test_json_that_says_no_payload_publishes_nothing(danube: Danube, topic: str, line: bytes, said: str) -> None:
     ended = danube("produce", topic, "--json", stdin=line)
     assert ended.code == 2
     assert f"line 1: {said}" in ended.err
-    assert danube("topic", "describe", topic, "-o", "json").json["messages"] == 0
+    assert danube("topic", "describe", topic, "-o", "json").json["ends"] == [0]
 
 
 def test_what_was_consumed_as_json_can_be_produced(danube: Danube, topic: str) -> None:
+    sent = [
+        {"value": "text", "key": "k", "attributes": {"a": "b", "ü": ""}, "event_time": 1_700_000_000_123_456},
+        {"value_base64": "/wA=", "key_base64": "/w==", "event_time": 0},
+        {"value": "", "key": "", "delivery_time": 4_000_000_000_654_321},
+        {"value": None},
+    ]
+    danube("produce", topic, "--json", stdin="\n".join(map(json.dumps, sent)).encode())
+    first = danube("consume", topic, "--from", "earliest", "-e", "-o", "json")
+    assert danube("produce", topic, "--json", stdin=first.out).code == 0
+    again = danube("consume", topic, "--from", "4", "-e", "-o", "json")
+
+    def published(line: str) -> dict[str, Any]:
+        return {name: each for name, each in json.loads(line).items() if name in PUBLISHED}
+
+    assert [*map(published, again.lines)] == [*map(published, first.lines)]
+    assert all(got.items() >= given.items() for got, given in zip(map(published, again.lines), sent, strict=True))
+
+
+def test_a_message_is_the_same_json_in_the_command_line_and_over_http(danube: Danube, url: str, topic: str) -> None:
+    danube("topic", "create", topic, "--partitions", "2")
     danube("produce", topic, "-k", "k", "-H", "a=b", stdin=b"1\n\xff\n")
-    shown = danube("consume", topic, "--from", "earliest", "-e", "-o", "json").out
-    assert danube("produce", topic, "--json", stdin=shown).code == 0
-    assert danube("consume", topic, "--from", "2", "-e", "-f", "%k %v %h").out == b"k 1 a=b\nk \xff a=b\n"
+    [partition] = {
+        json.loads(line)["topic"] for line in danube("consume", topic, "--from", "earliest", "-e", "-o", "json").lines
+    }
+    peeked = url.replace("danube://", "http://") + f"/api/v1/topics{partition}/messages"
+    with urlopen(peeked) as answer:
+        over_http = json.load(answer)["messages"]
+    assert len(over_http) == 2
+    shown = danube("consume", partition, "--from", "earliest", "-e", "-o", "json").lines
+    assert [*map(json.loads, shown)] == over_http
+    with_partition = [{**each, "partition": int(partition[-1])} for each in over_http]
+    assert danube("topic", "peek", topic, "-n", "2", "-o", "json").json == with_partition
+    lines = "\n".join(map(json.dumps, with_partition)).encode()
+    assert danube("produce", f"{topic}-2", "--json", stdin=lines).code == 0
+    assert danube("consume", f"{topic}-2", "--from", "earliest", "-e").out == b"1\n\xff\n"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         ("wrong.csv", "a,b\n1,2\n", "the column payload (or value) is missing; the columns are a, b"),
-        ("wrong.csv", "key,value\na\n", "row 1: payload (or value) is missing"),
-        ("wrong.jsonl", '{"foo": 1}\n', "row 1: payload (or value) is missing"),
+        ("wrong.csv", "key,value\na\n", "row 1: value (or payload) is missing"),
+        ("wrong.jsonl", '{"foo": 1}\n', "row 1: value (or payload) is missing"),
     ],
 )
 def test_a_file_without_payloads_is_not_imported(
@@ -191,7 +228,7 @@ def test_a_file_without_payloads_is_not_imported(
 def test_an_empty_cell_of_a_file_by_hand_is_an_empty_payload(danube: Danube, topic: str, tmp_path: Path) -> None:
     (tmp_path / "hand.csv").write_text("key,value\na,\n")
     assert danube("import", topic, str(tmp_path / "hand.csv")).code == 0
-    assert danube("topic", "peek", topic, "-o", "json").json[0]["payload"] == ""
+    assert danube("topic", "peek", topic, "-o", "json").json[0]["value"] == ""
 
 
 def test_a_separator_has_a_character(danube: Danube, topic: str) -> None:
@@ -275,7 +312,7 @@ def test_a_row_that_is_too_large_for_the_topic_is_named_and_those_before_it_are_
 ) -> None:
     danube("topic", "create", topic, "--policy", "message_bytes_max=10")
     file = tmp_path / "rows.jsonl"
-    file.write_text('{"payload": "one"}\n{"payload": "' + "x" * 20 + '"}\n{"payload": "three"}\n')
+    file.write_text('{"value": "one"}\n{"value": "' + "x" * 20 + '"}\n{"value": "three"}\n')
     refused = danube("import", topic, str(file))
     assert refused.code == 1
     assert "1 message imported" in refused.err

@@ -8,6 +8,7 @@ import pytest
 
 import pydanube.sync
 from cli.conftest import Danube
+from pydanube.operations.sinks import BeginSink, CommitSink
 
 
 @pytest.fixture
@@ -15,11 +16,10 @@ def written(url: str, topic: str) -> str:
     """A query that has committed its batch 7, which had no rows; its id."""
     writer = {"query": f"query-{topic}", "target": f"/default/{topic}", "name": "second"}
     with pydanube.sync.connect(url) as client:
-        begun = client._loop.wait(client._inner.ask("sink.begin", writer))
-        with client.producer(str(begun["staging"])) as producer:
+        begun = client.ask(BeginSink(**writer))
+        with client.producer(begun.staging) as producer:
             decision = producer.send(json.dumps({"parts": {}}).encode()).result().offset
-        fields = {**writer, "run": "a run", "batch": 7, "decision": decision}
-        assert client._loop.wait(client._inner.ask("sink.commit", fields)) == {"verdict": "new"}
+        assert client.ask(CommitSink(**writer, run="a run", batch=7, decision=decision)).verdict == "new"
     return writer["query"]
 
 

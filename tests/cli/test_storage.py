@@ -52,7 +52,7 @@ def test_a_topic_is_uploaded_listed_verified_and_counted(tiered: Danube, topic: 
     found = tiered("storage", "usage", topic, "-o", "json").json
     [used] = found["topics"]
     assert (used["segments"], used["object_bytes"]) == (1, segment["object_bytes"])
-    assert found["objects"] == f"file://{objects}"
+    assert found["status"]["objects"] == f"file://{objects}"
     assert f"tiers.object_bytes {segment['object_bytes']}" in " ".join(tiered("topic", "describe", topic).text.split())
 
 

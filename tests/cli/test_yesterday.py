@@ -10,7 +10,7 @@ from cli.conftest import Danube
 from module_clock import set_clock
 from pydanube.cli.commands import consume
 from pydanube.cli.shell import values
-from pydanube.cli.shell.values import shown_time
+from pydanube.cli.shell.values import read_time, shown_time
 from pydanube.testing import VirtualClock
 from pydanube.testing.broker import broker_thread
 
@@ -68,7 +68,7 @@ def test_a_subscription_does_yesterday_again(danube: Danube, topic: str, midnigh
 def test_where_it_would_go_is_said_to_programs_too(danube: Danube, topic: str, midnight: str) -> None:
     seek = ("subscription", "seek", topic, "s", "--to", midnight, "--dry-run", "-o", "json")
     found = danube(*seek).json
-    assert (found["to"], found["backlog"], found["leaves"]) == (midnight, 0, 2)
+    assert (found["to"], found["backlog"], found["leaves"]) == ({"time": read_time(midnight)}, 0, 2)
 
 
 def test_the_age_of_what_is_to_do_is_shown(danube: Danube, topic: str, midnight: str) -> None:

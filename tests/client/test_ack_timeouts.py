@@ -92,15 +92,15 @@ def test_what_a_program_took_and_forgot_comes_again(type: str) -> None:
         async with client.consumer(TOPIC, subscription="s", type=type, start="earliest") as consumer:
             assert int((await consumer.receive(5)).payload or b"") == 0
             await heard(client)
-            for seconds in (31, 31, 2):  # of the message, of what waits of its key if that counts, and of the retry
+            for seconds in (31, 31, *[2] * 30):  # of the message, of what waits of its key if that counts, and retries
                 clock.advance(seconds)
                 for _ in range(5):
                     await heard(client)
+                if seconds == 2 and queued(consumer) == 3:
+                    break
             found = await consumer.fetch(3, timeout=5)
             assert sorted(numbers(found)) == [0, 1, 2]
-            assert {int(each.payload or b""): each.redelivery_count for each in found if each.redelivery_count} == {
-                0: 1
-            }
+            assert [int(each.payload or b"") for each in found if each.redelivery_count] == [0]
 
     by_the_clock(run)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pydanube
-from client.broker import TOPIC, Door, until
+from client.broker import TOPIC, Door, until, with_door
 from pydanube.base.errors import AckInvalid, ArgumentInvalid, ConnectionLost, DanubeError
 from pydanube.client import Client, ClientEvent, Consumer
 from pydanube.client.acks import AckGroup, Nacked, Postponed
+from pydanube.client.partition_consumer import PartitionConsumer
 from pydanube.testing import VirtualClock
 from pydanube.testing.broker import broker
 
@@ -74,6 +76,88 @@ def test_a_failed_ack_that_nobody_awaits_is_heard_of() -> None:
             assert len(heard) == 1  # who awaits is told, and nobody else
 
     through_a_door(run, events)
+
+
+async def noticed(consumer: Consumer) -> PartitionConsumer:
+    """Waits for the notice of what the program has taken, which sends acks too, and allows no other."""
+    [source] = consumer._sources.values()
+    await until(lambda: not source._taken)
+    source._stop_notices()
+    return source
+
+
+def frames_of(source: PartitionConsumer) -> int:
+    """Requests so far; those of an open consumer are its acks."""
+    assert source.connection is not None
+    return source.connection._last_request
+
+
+def test_an_ack_goes_at_the_end_of_the_turn_and_what_follows_waits_for_its_answer(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        await publish(client, 13)
+        async with shared(client) as consumer:
+            messages = await consumer.fetch(13, timeout=5)
+            source = await noticed(consumer)
+            before = frames_of(source)
+
+            async def ack_two() -> AckGroup:
+                await consumer.ack(messages[1])
+                return consumer.ack(messages[12])
+
+            door.stall()
+            two = asyncio.create_task(ack_two())
+            acks = [consumer.ack(messages[0])]  # nobody awaits it
+            assert not source._in_flight
+            await asyncio.sleep(0)
+            assert len(source._in_flight) == 1
+            for message in messages[2:12]:
+                acks.append(consumer.ack(message))
+                await asyncio.sleep(0)  # each in a turn of its own
+            assert len(source._in_flight) == 1
+            door.flow()
+            acks.append(await two)  # whoever waited for the first frame joins the second
+            for ack in acks:
+                await ack
+            assert frames_of(source) - before == 2
+            assert (await client.admin.describe_subscription(TOPIC, "s")).backlog == 0
+
+    with_door(tmp_path, run)
+
+
+def test_acks_behind_one_that_is_refused_are_sent(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        await publish(client, 3)
+        async with shared(client) as consumer:
+            messages = await consumer.fetch(3, timeout=5)
+            await noticed(consumer)
+            refused = consumer.ack_all(messages[2])  # a shared subscription has none of these
+            later = consumer.ack(messages[0])
+            with pytest.raises(AckInvalid):
+                await refused
+            async with asyncio.timeout(5):
+                await later
+
+    with_door(tmp_path, run)
+
+
+def test_acks_that_free_a_full_window_wait_for_no_answer(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        async with client.producer(TOPIC) as producer:
+            for number in range(4):
+                await producer.send(b"%d" % number)
+        async with shared(client, prefetch=4) as consumer:
+            [source] = consumer._sources.values()
+            await until(lambda: source.unacked == 4)
+            door.stall()
+            consumer.ack(await consumer.receive(5))
+            await until(lambda: len(source._in_flight) == 1)
+            consumer.ack(await consumer.receive(5))
+            assert len(source._in_flight) == 1
+            await consumer.receive(5)
+            assert len(source._in_flight) == 2
+            door.flow()
+
+    with_door(tmp_path, run)
 
 
 def test_acks_given_without_a_connection_are_sent_with_the_next() -> None:

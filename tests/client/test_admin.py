@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import pydanube
 from broker.door_world import caller
@@ -17,16 +18,28 @@ from pydanube.base.errors import (
     DanubeError,
     OffsetNotConfirmed,
     RequestInvalid,
+    SinkBlocked,
     SubscriptionNotFound,
     TopicExists,
     TopicNotFound,
 )
+from pydanube.base.limits import KIB
 from pydanube.client import Client, Consumer, Message
+from pydanube.client.admin import Admin
+from pydanube.operations.channels import OpenedConsumer
+from pydanube.operations.operation import Done
+from pydanube.operations.sinks import ListSinks
+from pydanube.operations.storage import ListUsage, TopicUsages
+from pydanube.operations.subscriptions import DeleteSubscription
+from pydanube.operations.topics import CreateTopic, DeleteTopic, Topic
 from pydanube.testing.broker import broker_thread
+from pydanube.topic.sinks import Once, SinkKey, SinkRecord
 from pydanube.wire.commands import Closed, Hello, Reply, Request, Welcome, decode
 from pydanube.wire.frames import FrameReader, Side
 
 WIDE = "/default/wide"
+FOUND = Topic(TOPIC, 1, True, 0, "fsynced", {}, "fnv1a64", False)
+OPENED = OpenedConsumer(consumer=1, resume="1", generation=0, floor=0, reliable=True, ack_timeout=None)
 
 
 async def publish(client: Client, count: int, topic: str = TOPIC) -> None:
@@ -45,6 +58,17 @@ async def _receive_all(consumer: Consumer) -> None:
 
 def payloads(messages: list[Message]) -> list[bytes | None]:
     return [message.payload for message in messages]
+
+
+def test_a_number_that_no_request_can_have_is_refused_without_losing_the_connection(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC)
+        before = [each.number for each in await client.admin.connections()]
+        with pytest.raises(RequestInvalid, match="more than 64 bits"):
+            await client.admin.explain(TOPIC, "billing", offset=1 << 64)
+        assert [each.number for each in await client.admin.connections()] == before
+
+    with_client(tmp_path, run)
 
 
 # -- what is deleted ---------------------------------------------------------------------------------------------------
@@ -79,7 +103,7 @@ def test_acks_under_way_fail_when_their_subscription_is_deleted(tmp_path: Path) 
             pending = asyncio.ensure_future(_wait(ack))
             door.asked.clear()
             await door.asked.wait()
-            await caller(door.server._broker.door).subscriptions.delete(TOPIC, "s")
+            await caller(door.server._broker.door).carry_out(DeleteSubscription(TOPIC, "s"))
             door.cut()
             door.silent = False
             with pytest.raises(SubscriptionNotFound):
@@ -95,7 +119,7 @@ def test_a_consumer_that_was_away_when_its_subscription_was_deleted_does_not_mak
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
             await consumer.fetch(3, timeout=5)
             door.silent = True  # the news is lost
-            await caller(inside).subscriptions.delete(TOPIC, "s")
+            await caller(inside).carry_out(DeleteSubscription(TOPIC, "s"))
             door.cut()
             door.silent = False
             with pytest.raises(SubscriptionNotFound):
@@ -149,8 +173,8 @@ def test_a_producer_that_was_away_when_its_topic_was_deleted_does_not_make_it_ag
         await producer.send(b"one")
         door.silent = True
         inside = door.server._broker.door
-        await caller(inside).topics.delete(TOPIC)
-        await caller(inside).topics.create(TOPIC)  # another one of the same name
+        await caller(inside).carry_out(DeleteTopic(TOPIC))
+        await caller(inside).carry_out(CreateTopic(TOPIC))  # another one of the same name
         door.cut()
         door.silent = False
         with pytest.raises(TopicNotFound):
@@ -224,14 +248,7 @@ def test_an_end_that_comes_with_the_answer_that_it_is_open_is_not_missed() -> No
                     frames.welcome()
                     writer.writelines(Welcome("fake", 1 << 20, 30).encode())
                 elif isinstance(command, Request):
-                    fields = {
-                        "topic": TOPIC,
-                        "id": 1,
-                        "partitions": 0,
-                        "reliable": True,
-                        "key_hash": "fnv1a64",
-                        "generation": 0,
-                    }
+                    fields = {"topic": FOUND, "open_consumer": OPENED, "close": Done()}[command.verb].to_fields()
                     writer.writelines(Reply(command.request, fields).encode())
                     if command.verb == "open_consumer":
                         writer.writelines(Closed.of(SubscriptionNotFound("gone"), command.fields["channel"]).encode())
@@ -386,6 +403,70 @@ def test_partitioned_topics_are_managed_as_a_whole(tmp_path: Path) -> None:
         assert await admin.topics() == []
 
     with_client(tmp_path, run)
+
+
+def test_writers_are_listed_however_many_they_are_and_however_long_the_ends_of_their_inputs(tmp_path: Path) -> None:
+    """Their answers did not fit a control frame, so that nothing was listed."""
+
+    async def story(client: Client, door: Door) -> None:
+        broker = door.server._broker
+        for number in range(6):
+            key = SinkKey(f"query-{number}", TOPIC)
+            source = "x" * 30 * KIB if number < 4 else ""
+            record = SinkRecord(key, Once.STREAM, "run", 0, source, 0, committed=True, time=broker.clock.wall())
+            await broker.door.sinks._records.keep(record, 0)
+        assert {each.query for each in await client.admin.sinks()} == {f"query-{number}" for number in range(6)}
+        *_, before_last, last = await client.admin.sinks()
+        page = await client.ask(ListSinks(after=before_last.writer))
+        assert (page.sinks, page.more) == ([last], False)
+        assert (await client.ask(ListSinks(limit=1))).more
+
+    with_door(tmp_path, story)
+
+
+def test_writers_that_need_attention_come_first_wherever_they_are_in_the_pages(tmp_path: Path) -> None:
+    """A list that is paged by key is not mixed up by a writer that is blocked, or no longer, between two pages."""
+
+    async def story(client: Client, door: Door) -> None:
+        sinks = door.server._broker.door.sinks
+        keys = [SinkKey(f"query-{number}", TOPIC) for number in range(6)]
+        for key in keys:
+            record = SinkRecord(key, Once.STREAM, "run", 0, "", 0, committed=True, time=0)
+            await sinks._records.keep(record, 0)
+        in_order = sorted(keys, key=lambda key: key.digest)
+        first = await client.ask(ListSinks(limit=2))
+        sinks._blocked[in_order[-1].digest] = SinkBlocked("full")
+        second = await client.ask(ListSinks(after=first.sinks[-1].writer, limit=500))
+        listed = [each.query for each in (*first.sinks, *second.sinks)]
+        assert listed == [key.query for key in in_order]
+        by_client = await client.admin.sinks()
+        assert [each.query for each in by_client] == [in_order[-1].query, *(key.query for key in in_order[:-1])]
+        assert [each.error is None for each in by_client] == [False, *[True] * 5]
+        sinks._blocked.clear()
+
+    with_door(tmp_path, story)
+
+
+def test_an_empty_page_is_not_the_end_of_a_list_of_which_there_is_more(tmp_path: Path) -> None:
+    """All topics of a page may be deleted between looking for their names and describing them."""
+
+    async def story(client: Client, door: Door) -> None:
+        for name in "abc":
+            await client.admin.create_topic(name)
+        whole, pages = await client.ask(ListUsage("default")), list[TopicUsages]()
+
+        async def ask(request: ListUsage) -> TopicUsages:
+            answer = TopicUsages([], True) if len(pages) in (0, 2) else await client.ask(replace(request, limit=1))
+            pages.append(answer)
+            return answer
+
+        admin = Admin(client)
+        admin._ask = ask  # type: ignore[assignment]
+        assert await admin.storage_usages() == whole.topics
+        assert len(whole.topics) == 3
+        assert [len(page.topics) for page in pages] == [0, 1, 0, 1, 1]
+
+    with_door(tmp_path, story)
 
 
 def test_the_same_without_await() -> None:

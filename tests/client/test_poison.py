@@ -10,6 +10,7 @@ import pytest
 
 from client.broker import TOPIC, until, with_client
 from pydanube.client import Client, Consumer
+from pydanube.operations.subscriptions import BlockedSubscription
 
 QUICK = {"failure": {"max_redelivery_count": 1, "base_delay": "1ms"}}
 LETTERS = f"{TOPIC}-s-dlq"
@@ -81,7 +82,7 @@ def test_where_order_is_kept_every_view_says_what_blocks_and_how_to_free_it(tmp_
         assert (found["blocked_at"], found["options"]["failure"]["poison"]) == ([0], "block")
         [row] = await client.admin.subscriptions(TOPIC)
         assert row["blocked"] == "at offset 0"
-        assert await client.admin.blocked_subscriptions() == [{"topic": TOPIC, "subscription": "s", "offset": 0}]
+        assert await client.admin.blocked_subscriptions() == [BlockedSubscription(TOPIC, "s", 0)]
         why = await client.admin.explain(TOPIC, "s", offset=0)
         assert why == (
             "Message 0 has failed too often and blocks the messages after it. "
@@ -162,7 +163,7 @@ def test_a_dead_letter_that_cannot_be_published_is_shown_as_blocked_with_the_rea
         await client.admin.policies("default", change={"topics_max": 1})
         consumer = await refused(client, "shared")
         await eventually(client, "at offset 0")
-        assert await client.admin.blocked_subscriptions() == [{"topic": TOPIC, "subscription": "s", "offset": 0}]
+        assert await client.admin.blocked_subscriptions() == [BlockedSubscription(TOPIC, "s", 0)]
         sentence = await client.admin.explain(TOPIC, "s", offset=0)
         assert sentence.startswith("Message 0 has failed too often, but cannot be set aside: ")
         assert "topics_max" in sentence

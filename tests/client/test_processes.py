@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from client.broker import TOPIC, with_client
 from pydanube.base.errors import ClientClosed, DanubeError, NothingReceived, NotOpened, OtherLoop
 from pydanube.client import Client
 from pydanube.client import ClientEvent as Event
+from pydanube.sync.loop import LoopThread
 from pydanube.testing.broker import broker_thread
 
 
@@ -335,3 +337,32 @@ def test_what_is_not_open_says_so_at_once(url: str) -> None:
             client.reader(TOPIC).receive()
         with pytest.raises(NotOpened):
             client.consumer(TOPIC, subscription="s").receive()
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_call_that_ends_just_before_the_loop_stops_answers_its_thread(turns: int) -> None:
+    thread = LoopThread()
+    begun = threading.Event()
+    gate: list[asyncio.Future[str]] = []
+
+    async def work() -> str:
+        gate.append(asyncio.get_running_loop().create_future())
+        begun.set()
+        return await gate[0]
+
+    def stop(left: int) -> None:
+        if left:
+            thread.loop.call_soon(stop, left - 1)
+        else:
+            thread.loop.stop()
+
+    def end() -> None:
+        gate[0].set_result("done")
+        stop(turns)
+
+    call = thread.run(work())
+    assert begun.wait(10)
+    thread.call(end)
+    wait([call], timeout=10)
+    assert call.done()
+    thread._thread.join(10)

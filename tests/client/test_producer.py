@@ -23,6 +23,7 @@ from pydanube.base.keys import fnv1a64
 from pydanube.base.limits import BATCH_BYTES_MAX
 from pydanube.client import Client
 from pydanube.client.arguments import codec_of
+from pydanube.operations.channels import Read
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
@@ -374,7 +375,7 @@ def test_a_topic_of_the_other_kind_is_a_typed_error(tmp_path: Path) -> None:
 
 async def batches_of(client: Client) -> list[int]:
     """How many messages each batch of the topic has."""
-    answer = await client.ask_any("read", {"topic": TOPIC, "offset": 0, "bytes_max": 1 << 20})
+    answer = await client.ask_any(Read(TOPIC, 0, 1 << 20))
     assert isinstance(answer, Batches)
     return [Batch.parse(data).count for data in answer.batches]
 
@@ -393,6 +394,26 @@ def test_a_message_goes_at_once_and_what_follows_fills_a_batch_until_it_is_answe
             door.flow()
             assert [receipt.offset for receipt in await awaited] == list(range(11))
         assert await batches_of(client) == [1, 10]
+
+    with_door(tmp_path, run)
+
+
+def test_whoever_waited_for_a_batch_joins_the_next(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        async with client.producer(TOPIC) as producer:
+
+            async def send_two() -> None:
+                await producer.send(b"first")
+                await producer.send(b"third")
+
+            door.stall()
+            two = asyncio.create_task(send_two())
+            await until(lambda: bool(producer._partitions[0]._in_flight))
+            second = producer.send(b"second")
+            door.flow()
+            await two
+            await second
+        assert await batches_of(client) == [1, 2]
 
     with_door(tmp_path, run)
 

@@ -24,6 +24,7 @@ from pydanube.base.retry import Backoff
 from pydanube.client import Client, ClientEvent
 from pydanube.client.channel import RETRY
 from pydanube.client.transport import Address, parse_addresses
+from pydanube.operations.channels import OpenProducer
 
 
 async def all_payloads(client: Client, topic: str = TOPIC) -> list[bytes | None]:
@@ -146,7 +147,7 @@ def test_a_session_goes_on_with_a_higher_epoch_or_not_at_all(tmp_path: Path) -> 
         wrong = ({"epoch": 5, "next_epoch": 5}, {"epoch": 1}, {"next_epoch": 1}, {"epoch": -1, "next_epoch": 2})
         for channel, epochs in enumerate(wrong, 1):
             with pytest.raises(SequenceInvalid):
-                await client.ask("open_producer", {"channel": channel, "topic": TOPIC, "name": "x", **epochs})
+                await client.ask(OpenProducer(channel, TOPIC, name="x", **epochs))
 
     with_door(tmp_path, run)
 

@@ -8,6 +8,7 @@ from typing import Any
 from client.broker import TOPIC, with_client
 from pydanube.base.errors import TopicNotFound
 from pydanube.client import Client
+from pydanube.operations.channels import GetSizes, Read
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
@@ -19,7 +20,7 @@ async def publish(client: Client, count: int) -> None:
 
 
 async def read(client: Client, offset: int, bytes_max: int) -> list[Batch]:
-    answer = await client.ask_any("read", {"topic": TOPIC, "offset": offset, "bytes_max": bytes_max})
+    answer = await client.ask_any(Read(TOPIC, offset, bytes_max))
     return [Batch.parse(data) for data in answer.batches] if isinstance(answer, Batches) else []
 
 
@@ -38,18 +39,17 @@ def test_an_answer_has_as_many_batches_as_fit(tmp_path: Path) -> None:
 
 def test_sizes_are_those_of_the_batches(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
-        async def sizes(**fields: Any) -> list[list[int]]:
-            found: list[list[int]] = (await client.ask("sizes", {"topic": TOPIC, **fields}))["batches"]
-            return found
+        async def sizes(**fields: Any) -> list[tuple[int, int, int, int]]:
+            return (await client.ask(GetSizes(TOPIC, **fields))).batches
 
         await publish(client, 3)
         there = await read(client, 0, 1 << 20)
-        expected = [[each.base_offset, 10, each.unpacked_bytes, each.append_time] for each in there]
+        expected = [(each.base_offset, 10, each.unpacked_bytes, each.append_time) for each in there]
         assert await sizes(offset=0) == expected
         assert await sizes(offset=15, bytes_max=1) == [expected[1]]
         assert await sizes(offset=30) == []
         try:
-            await client.ask("sizes", {"topic": "/default/none", "offset": 0})
+            await client.ask(GetSizes("/default/none", 0))
         except TopicNotFound:
             return
         raise AssertionError("a topic that is not there has sizes")

@@ -14,6 +14,7 @@ from pydanube.base.errors import ConnectionLost, DanubeError, NotAnswered
 from pydanube.base.limits import PRODUCER_IN_FLIGHT_BATCHES_MAX
 from pydanube.client import Client, MessageBatch
 from pydanube.client.send_results import SentMessage
+from pydanube.operations.topics import FindTopic
 
 
 async def stored(door: Door, topic: str = TOPIC) -> list[bytes | None]:
@@ -226,9 +227,9 @@ def test_nothing_is_written_to_a_socket_that_is_gone(tmp_path: Path, caplog: pyt
         assert connection._link is not None
         connection._link.abort()
         for _ in range(20):
-            connection.request_nowait("topic", {"topic": TOPIC})
+            connection.request_nowait(FindTopic(TOPIC))
         with pytest.raises(ConnectionLost):
-            await connection.request("topic", {"topic": TOPIC})
+            await connection.request(FindTopic(TOPIC))
 
     with_door(tmp_path, run)
     assert "socket.send() raised exception" not in caplog.text

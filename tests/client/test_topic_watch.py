@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ import pytest
 import pydanube
 from client.broker import Door, until, with_client, with_door
 from pydanube.client import Client, Consumer
+from pydanube.client.connection import A
 from pydanube.client.partition_consumer import PartitionConsumer
 from pydanube.client.topic_watch import FailedTopics, TopicNames
+from pydanube.operations.operation import Request
 from pydanube.testing.broker import broker
 
 PATTERN = "/default/orders-*"
@@ -25,9 +26,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     verbs: list[str] = []
     ask = Client.ask
 
-    async def noted(self: Client, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        verbs.append(verb)
-        return await ask(self, verb, fields)
+    async def noted(self: Client, request: Request[A]) -> A:
+        verbs.append(request.operation)
+        return await ask(self, request)
 
     monkeypatch.setattr(Client, "ask", noted)
     return verbs

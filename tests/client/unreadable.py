@@ -6,6 +6,7 @@ import asyncio
 
 from client.broker import TOPIC
 from pydanube.client import Client
+from pydanube.operations.channels import OpenProducer
 from pydanube.wire.batch import Batch, Codec, build
 from pydanube.wire.commands import encode_publish
 from pydanube.wire.content import content_check
@@ -27,7 +28,7 @@ async def poison(client: Client, count: int, topic: str = TOPIC) -> None:
     _, end = await client.bounds(topic)
     connection = await client.connection()
     channel = connection.add_channel(None)  # type: ignore[arg-type]
-    await client.ask("open_producer", {"channel": channel, "topic": topic})
+    await client.ask(OpenProducer(channel, topic))
     connection.remove_channel(channel)
     connection.write(encode_publish(channel, connection.next_request(), *poisoned(count).parts()))
     async with asyncio.timeout(5):

@@ -23,7 +23,7 @@ from pydanube.dispatch.events import Effect, Run
 from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.failover import Failover
 from pydanube.dispatch.key_shared import KeyShared
-from pydanube.dispatch.policy import Backoff, DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
+from pydanube.dispatch.policy import BackoffPolicy, DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.dispatch.roster import Member
 from pydanube.dispatch.shared import Shared
 from pydanube.topic.records import SubscriptionKind
@@ -42,7 +42,7 @@ POLICIES = st.builds(
     ack_timeout=st.sampled_from([None, 30]),  # below 64 a timeout is exact
     base_delay=st.sampled_from([0, 5]),
     max_delay=st.just(40),
-    backoff=st.sampled_from(Backoff),
+    backoff=st.sampled_from(BackoffPolicy),
     poison=st.sampled_from([PoisonPolicy.BLOCK, PoisonPolicy.DROP]),
 )
 

@@ -14,7 +14,7 @@ from pydanube.base.limits import (
     SECOND,
     UNACKED_MAX,
 )
-from pydanube.dispatch.policy import Backoff, DispatchSettings, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.policy import BackoffPolicy, DispatchSettings, FailurePolicy, PoisonPolicy
 
 
 def test_an_exponential_delay_doubles_up_to_its_maximum() -> None:
@@ -23,7 +23,7 @@ def test_an_exponential_delay_doubles_up_to_its_maximum() -> None:
 
 
 def test_a_fixed_delay_stays() -> None:
-    policy = FailurePolicy(backoff=Backoff.FIXED)
+    policy = FailurePolicy(backoff=BackoffPolicy.FIXED)
     assert [policy.delay(number) for number in (1, 2, 9)] == [SECOND] * 3
 
 

@@ -64,6 +64,17 @@ EXISTS, MISSING = grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_what_is_created_over_grpc_has_the_bounds_of_all_faces(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.admin_target) as opened:
+            many = ask(opened, f"{TOPICS}/CreatePartitionedTopic", base_name=topic, partitions=99_999)
+            status, details = await refused(many)
+            assert status is INVALID
+            assert details.startswith("partitions must be 1024 or less, got 99999")
+
+    asyncio.run(run())
+
+
 def test_topics_are_made_described_listed_and_deleted(broker: Broker, topic: str) -> None:
     async def run() -> None:
         async with channel(broker.admin_target) as opened, channel(broker.target) as data:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from asyncio import Future
 from types import SimpleNamespace
 from typing import Any, cast
@@ -301,3 +302,20 @@ def test_handles_of_topics_that_are_gone_do_not_stay_with_a_connection() -> None
         assert connection.subscriptions["/default/kept", "s"] is kept
 
     asyncio.run(main())
+
+
+def test_work_that_is_given_up_before_it_begins_is_closed() -> None:
+    async def run() -> None:
+        connection = Client(face()).connection
+
+        async def work() -> None:
+            """Never begins."""
+
+        given_up = work()
+        connection.spawn(Call(connection, 1), given_up)
+        connection.lost()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert inspect.getcoroutinestate(given_up) == inspect.CORO_CLOSED
+
+    asyncio.run(run())

@@ -25,6 +25,7 @@ from grpc_face.rig import (
 )
 from pydanube.api.grpc.messages import message_class
 from pydanube.api.server import Server
+from pydanube.base.errors import NotServed
 from pydanube.base.limits import HTTP2_STREAM_QUEUE_BYTES_MAX
 from pydanube.broker.standalone import StandaloneSettings
 
@@ -52,7 +53,7 @@ def test_a_method_that_is_not_there_is_unimplemented(broker: Broker) -> None:
         async with channel(broker.target) as opened:
             status, details = await refused(raw(opened, "/danube.Discovery/Nothing")(b""))
             assert status is grpc.StatusCode.UNIMPLEMENTED
-            assert details == "Unknown method /danube.Discovery/Nothing."
+            assert details == f"unknown method /danube.Discovery/Nothing ({NotServed.help})"
 
     asyncio.run(run())
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Container
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydanube.api.grpc import memory as memory_module
 from pydanube.api.grpc.encoding import Encoder
 from pydanube.api.grpc.ids import NUMBER_ATTRIBUTE, consumer_id, producer_id
-from pydanube.api.grpc.memory import KnownConsumer, Memory
 from pydanube.api.grpc.messages import message_class
 from pydanube.api.grpc.producers import batch_of, response
 from pydanube.base.errors import BatchInvalid, LimitReached
 from pydanube.base.limits import METADATA_OPERATIONS_MAX
 from pydanube.base.names import parse_topic
-from pydanube.broker.directory.notes import Notes
 from pydanube.broker.directory.pending_options import DEFAULT, PendingOptions
+from pydanube.broker.door import known_consumers
+from pydanube.broker.door.known_consumers import KnownConsumers
 from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
 from pydanube.broker.subscription.runs import keys_of
+from pydanube.metadata.tables import KnownConsumer
 from pydanube.storage.metadata.store import MemoryMetadata
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
@@ -134,39 +136,68 @@ def test_ids_have_64_bits_and_differ_by_every_name() -> None:
 
 
 def known(number: int) -> KnownConsumer:
-    return KnownConsumer(TOPIC, "s", f"c{number}", SubscriptionKind.KEY_SHARED, ("a*", "ä?"))
+    name = f"c{number}"
+    return KnownConsumer(consumer_id(TOPIC, "s", name), TOPIC, "s", name, SubscriptionKind.KEY_SHARED, ("a*", "ä?"))
 
 
 def test_consumers_are_known_again_and_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_module, "GRPC_CONSUMERS_REMEMBERED_MAX", 3)
+    monkeypatch.setattr(known_consumers, "GRPC_CONSUMERS_REMEMBERED_MAX", 3)
 
     async def run() -> None:
-        notes = Notes(MemoryMetadata())
-        memory = Memory(notes, tuple)
+        store = MemoryMetadata()
+        memory = KnownConsumers(store)
         for number in (0, 1, 2, 0, 3):
-            await memory.remember(known(number))
-        for found in (memory, Memory(notes, tuple)):
+            await memory.remember(known(number), frozenset)
+        for found in (memory, KnownConsumers(store)):
             assert [found.find(known(number).id) is None for number in range(4)] == [False, True, False, False]
             assert found.find(known(3).id) == known(3)
         await memory.forget(known(3).id)
-        assert Memory(notes, tuple).find(known(3).id) is None
+        assert KnownConsumers(store).find(known(3).id) is None
 
     asyncio.run(run())
 
 
 def test_a_connected_consumer_is_forgotten_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_module, "GRPC_CONSUMERS_REMEMBERED_MAX", 2)
+    monkeypatch.setattr(known_consumers, "GRPC_CONSUMERS_REMEMBERED_MAX", 2)
 
     async def run() -> None:
         connected = {known(0).id: None}
-        notes = Notes(MemoryMetadata())
-        memory = Memory(notes, lambda: connected)
+        store = MemoryMetadata()
+        memory = KnownConsumers(store)
         for number in range(4):
-            await memory.remember(known(number))
+            await memory.remember(known(number), lambda: connected)
         assert [memory.find(known(number).id) is None for number in range(4)] == [False, True, True, False]
         connected |= {known(3).id: None, known(4).id: None}
-        await memory.remember(known(4))  # there is no room for one more
-        assert [Memory(notes, tuple).find(known(number).id) is None for number in (0, 3, 4)] == [False, False, True]
+        await memory.remember(known(4), lambda: connected)  # there is no room for one more
+        assert [KnownConsumers(store).find(known(number).id) is None for number in (0, 3, 4)] == [False, False, True]
+
+    asyncio.run(run())
+
+
+def test_nobody_is_asked_which_consumers_are_connected_while_there_is_room() -> None:
+    """There may be ten thousand, and each of them subscribes."""
+
+    def never() -> Container[int]:
+        raise AssertionError
+
+    async def run() -> None:
+        memory = KnownConsumers(MemoryMetadata())
+        for number in range(3):
+            await memory.remember(known(number), never)
+
+    asyncio.run(run())
+
+
+def test_remembered_consumers_are_read_as_they_have_always_been() -> None:
+    async def run() -> None:
+        store, golden = MemoryMetadata(), known(0)
+        text = {"topic": TOPIC, "subscription": "s", "name": "c0", "kind": 3, "filters": ["a*", "ä?"], "turn": 1}
+        await store.transact((), [(f"notes/grpc/consumers/{golden.id:016x}", json.dumps(text).encode())])
+        memory = KnownConsumers(store)
+        assert memory.find(golden.id) == golden
+        await memory.remember(replace(golden, filters=()), frozenset)
+        [(_, changed)] = store.scan("notes/grpc/consumers/")
+        assert json.loads(changed.value) == text | {"filters": [], "turn": 2}
 
     asyncio.run(run())
 
@@ -175,7 +206,7 @@ def test_options_wait_for_their_subscription_and_are_bounded(monkeypatch: pytest
     monkeypatch.setattr("pydanube.broker.directory.pending_options.GRPC_OPTIONS_PENDING_MAX", 1)
 
     async def run() -> None:
-        pending = PendingOptions(Notes(MemoryMetadata()))
+        pending = PendingOptions(MemoryMetadata())
         assert pending.get(TOPIC, "s") == DEFAULT
         await pending.change(TOPIC, "s", {"dispatch": {"unacked_max": 7}})
         await pending.change(TOPIC, "s", {"failure": {"max_redelivery_count": 1}})
@@ -195,7 +226,7 @@ def test_options_wait_for_their_subscription_and_are_bounded(monkeypatch: pytest
 def test_all_options_of_a_topic_go_however_many_they_are() -> None:
     async def run() -> None:
         store = MemoryMetadata()
-        pending = PendingOptions(Notes(store))
+        pending = PendingOptions(store)
         many = [(TOPIC, str(number)) for number in range(2 * METADATA_OPERATIONS_MAX + 1)]
         for each in [*many, (f"{TOPIC}2", "0")]:
             await pending.change(*each, {"dispatch": {"unacked_max": 7}})
@@ -208,11 +239,11 @@ def test_all_options_of_a_topic_go_however_many_they_are() -> None:
     asyncio.run(run())
 
 
-def test_notes_are_json_that_a_person_can_read() -> None:
+def test_remembered_consumers_are_json_that_a_person_can_read() -> None:
     async def run() -> None:
-        notes = Notes(MemoryMetadata())
-        await Memory(notes, tuple).remember(known(0))
-        [text] = notes.all("grpc/consumers/").values()
-        assert json.loads(text)["subscription"] == "s"
+        store = MemoryMetadata()
+        await KnownConsumers(store).remember(known(0), frozenset)
+        [(_, entry)] = store.scan("notes/grpc/consumers/")
+        assert json.loads(entry.value)["subscription"] == "s"
 
     asyncio.run(run())

@@ -132,7 +132,7 @@ def test_old_ids_are_good_after_a_restart_and_others_are_to_look_again(own_broke
             assert (await Health(opened).HealthCheck(checked)).status == api.HealthCheckResponse.OK
             status, details = await refused(Producers(opened).SendMessage(message(topic, b"x", made.producer_id ^ 1)))
             assert status is grpc.StatusCode.UNAVAILABLE
-            assert "create it again" in details
+            assert "Create the producer again" in details
             lost = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=subscribed.consumer_id ^ 1))
             assert (await refused(lost.read()))[0] is grpc.StatusCode.UNAVAILABLE
             stream.cancel()

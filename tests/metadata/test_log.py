@@ -12,21 +12,23 @@ from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import BLOCK_BYTES
 from pydanube.metadata.log import (
     SECTOR_BYTES,
+    Group,
     LogContent,
     LogHeader,
-    LogPoint,
     decode_file,
-    encode_group,
-    encode_record,
-    encode_snapshot,
     group_length,
-    record_length,
 )
-from pydanube.metadata.records import Entry, KeyChange, encode_changes
+from pydanube.metadata.records import Changes, KeyChange, encode
+from pydanube.metadata.records import Entry as Value
+from pydanube.metadata.snapshot import SessionRow, SnapshotHead, encode_rows
+from pydanube.raft.entries import Entry, EntryKind, Member, Members, Point, next_entry
+from pydanube.raft.state import Hard
 
 CLUSTER, NODE = bytes(range(16)), NodeIdentity("ab" * 16)
-ROWS = [("a", Entry(b"one", 3), 0), ("b", Entry(b"", 7), 5)]
-START = LogPoint(2, 7, b"s" * 16)
+ROWS = [("a", Value(b"one", 3), 0), ("b", Value(b"", 7), 5)]
+HEAD = SnapshotHead(Members.of([Member(NODE)]), (SessionRow(5, 2.5, NODE, 3, {4: 6}),))
+START = Point(7, 2, b"s" * 16)
+VOTE = Hard(3, NODE)
 GROUPS = [
     [[KeyChange("a", b"two")]],
     [[KeyChange("c", b"x" * 700)], [KeyChange("b", None), KeyChange("d", b"y", 9)], []],
@@ -34,48 +36,92 @@ GROUPS = [
 ]
 
 
+def chained(groups: list[list[list[KeyChange]]], term: int = 3, before: Point = START) -> list[list[Entry]]:
+    """The same as entries of the log."""
+    chain: list[list[Entry]] = []
+    for group in groups:
+        chain.append([])
+        for changes in group:
+            chain[-1].append(next_entry(before, term, EntryKind.DATA, encode(Changes(tuple(changes)))))
+            before = chain[-1][-1].point
+    return chain
+
+
 def build(groups: list[list[list[KeyChange]]], *, mark: bool, room: int = 2) -> bytes:
-    snapshot = b"".join(encode_snapshot(ROWS))
+    written = [Group(number, VOTE, 7, None, entries) for number, entries in enumerate(chained(groups))]
+    for group in written:
+        assert len(group.encode(0)) == group_length(group.entries)
+    if mark:
+        written.append(Group(len(written), VOTE, 7))
+    return file_of(written, room)
+
+
+def file_of(groups: list[Group], room: int = 2, written_first: int = 0) -> bytes:
+    snapshot = HEAD.encode() + encode_rows(ROWS)
     digest = blake2b(snapshot, digest_size=16).digest()
-    written: list[bytes] = []
-    point = START
+    salt = 0x1122334455667788
 
     def header(capacity: int) -> LogHeader:
-        return LogHeader(4, 0x1122334455667788, CLUSTER, NODE, capacity, START, len(ROWS), len(snapshot), digest)
+        size = len(snapshot)
+        return LogHeader(
+            4, salt, CLUSTER, 6, NODE, capacity, START, VOTE, written_first, len(ROWS), size, digest
+        )  # fmt: skip
 
-    for group in groups:
-        before, records = point.revision, []
-        for changes in group:
-            record, point = encode_record(header(0), 3, point, encode_changes(changes))
-            records.append(record)
-        written.append(encode_group(header(0), before, records))
-        assert len(written[-1]) == group_length(sum(record_length(encode_changes(changes)) for changes in group))
-    if mark:
-        written.append(encode_group(header(0), point.revision, ()))
-    body = snapshot.ljust(BLOCK_BYTES, b"\0") + b"".join(written)
+    body = snapshot.ljust(BLOCK_BYTES, b"\0") + b"".join(group.encode(salt) for group in groups)
     capacity = BLOCK_BYTES + len(body) + room * BLOCK_BYTES
     return (header(capacity).encode() + body).ljust(capacity, b"\0")
 
 
 def said(content: LogContent) -> tuple[object, ...]:
-    return content.rows, content.records, content.point, content.header.start
+    return content.snapshot, content.entries, content.hard, content.committed, content.header.start
 
 
-def expected(groups: list[list[list[KeyChange]]]) -> list[tuple[int, tuple[KeyChange, ...]]]:
-    flat = [tuple(changes) for group in groups for changes in group]
-    return list(enumerate(flat, START.revision + 1))
+def expected(groups: list[list[list[KeyChange]]]) -> list[Entry]:
+    return [entry for entries in chained(groups) for entry in entries]
 
 
 def test_a_file_comes_back_as_it_was() -> None:
     for mark in (True, False):
         found = decode_file(build(GROUPS, mark=mark), 4)
-        assert found.rows == ROWS
-        assert found.records == expected(GROUPS)
-        assert found.point.revision == 12
+        assert found.snapshot == (HEAD, ROWS)
+        assert found.entries == expected(GROUPS)
+        assert found.point.index == 12
+        assert found.hard == VOTE
         assert found.covered is mark
         assert found.torn == found.end
-        assert found.header.cluster == CLUSTER
+        assert found.groups == len(GROUPS) + mark
+        assert (found.header.cluster, found.header.incarnation) == (CLUSTER, 6)
         assert found.header.node == NODE
+
+
+def test_a_group_may_cut_off_entries_that_were_never_committed() -> None:
+    first = chained(GROUPS)
+    point = first[1][0].point  # index 9
+    other = [next_entry(point, 4, EntryKind.DATA, b"of another leader")]
+    newer = Hard(4, "")
+    groups = [Group(number, VOTE, 8, None, entries) for number, entries in enumerate(first)]
+    found = decode_file(file_of([*groups, Group(3, newer, 9, 9, other)]), 4)
+    assert found.entries == [first[0][0], first[1][0], *other]
+    assert (found.hard, found.committed, found.covered) == (newer, 9, False)
+    found = decode_file(file_of([*groups, Group(3, newer, 9, 9)]), 4)
+    assert found.point == point
+    assert not found.covered  # it says something new, so it is no mark
+    for wrong in (Group(3, newer, 9, 7), Group(3, newer, 7), Group(3, newer, 14), Group(4, newer, 9)):
+        with pytest.raises(MetadataDamaged):
+            decode_file(file_of([*groups, wrong]), 4)
+
+
+def test_a_vote_is_no_mark() -> None:
+    assert not decode_file(file_of([Group(0, Hard(4, NODE), 7)]), 4).covered
+    assert decode_file(file_of([Group(0, VOTE, 7)]), 4).covered
+
+
+def test_entries_have_the_same_chain_whoever_writes_them() -> None:
+    found = decode_file(build(GROUPS, mark=True), 4)
+    elsewhere = build(GROUPS, mark=True).replace(bytes.fromhex(NODE), bytes.fromhex("cd" * 16))
+    with pytest.raises(MetadataDamaged):  # the header is protected
+        decode_file(elsewhere, 4)
+    assert [entry.chain for entry in found.entries] == [entry.chain for entry in expected(GROUPS)]
 
 
 @pytest.mark.slow
@@ -126,9 +172,9 @@ def test_every_prefix_of_the_last_group_is_all_or_nothing() -> None:
     used = len(group.rstrip(b"\0"))
     for length in range(used):
         found = decode_file(torn_file(group[:length].ljust(BLOCK_BYTES, b"\0")), 4)
-        assert found.records == expected(GROUPS[:-1]), f"{length} bytes landed"
+        assert found.entries == expected(GROUPS[:-1]), f"{length} bytes landed"
         assert found.torn <= found.end + length
-    assert decode_file(torn_file(group), 4).records == expected(GROUPS)
+    assert decode_file(torn_file(group), 4).entries == expected(GROUPS)
 
 
 def test_any_sectors_of_the_last_group_are_all_or_nothing() -> None:
@@ -142,7 +188,7 @@ def test_any_sectors_of_the_last_group_are_all_or_nothing() -> None:
         for sector, there in enumerate(landed):
             if not there:
                 torn[at + sector * SECTOR_BYTES : at + (sector + 1) * SECTOR_BYTES] = bytes(SECTOR_BYTES)
-        found = decode_file(bytes(torn), 4).records
+        found = decode_file(bytes(torn), 4).entries
         assert found == expected([*GROUPS, change] if all(landed) else GROUPS)
 
 
@@ -161,7 +207,7 @@ def test_a_value_cannot_pose_as_a_group() -> None:
     change = [[KeyChange("log", piece[: 20 * BLOCK_BYTES])]]
     data = build([change], mark=False)
     found = decode_file(data[: 2 * BLOCK_BYTES] + bytes(SECTOR_BYTES) + data[2 * BLOCK_BYTES + SECTOR_BYTES :], 4)
-    assert found.records == []
+    assert found.entries == []
 
 
 def test_a_file_under_another_number_is_refused() -> None:

@@ -8,44 +8,67 @@ from hypothesis import strategies as st
 
 from pydanube.base.errors import MetadataDamaged, MetadataInvalid
 from pydanube.base.limits import METADATA_OPERATIONS_MAX, MIB
-from pydanube.metadata.records import KeyChange, check_transaction, decode_changes, encode_changes
+from pydanube.metadata.records import (
+    Changes,
+    KeyChange,
+    Record,
+    Repeat,
+    SessionEnded,
+    SessionOpened,
+    check_transaction,
+    decode,
+    encode,
+)
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 sessions = st.integers(0, (1 << 64) - 1)
 changes = st.builds(KeyChange, keys, st.none() | st.binary(max_size=50), sessions)
-transactions = st.lists(changes, max_size=METADATA_OPERATIONS_MAX, unique_by=lambda change: change.key)
+repeats = st.builds(Repeat, sessions, st.integers(1, (1 << 64) - 1), sessions)
+unique = st.lists(changes, max_size=METADATA_OPERATIONS_MAX, unique_by=lambda change: change.key).map(tuple)
+transactions = st.builds(Changes, unique, st.none() | repeats)
+records = (
+    transactions
+    | st.builds(SessionOpened, st.floats(allow_nan=False), st.text(st.characters(exclude_categories=["Cs"])))
+    | st.builds(SessionEnded, sessions)
+)
 
 
-@given(transactions)
-def test_changes_come_back_as_they_were(wanted: list[KeyChange]) -> None:
-    assert decode_changes(encode_changes(wanted)) == tuple(wanted)
+@given(records)
+def test_a_record_comes_back_as_it_was(wanted: Record) -> None:
+    assert decode(encode(wanted)) == wanted
 
 
-@given(transactions, st.data())
-def test_cut_or_longer_bytes_are_no_changes(wanted: list[KeyChange], data: st.DataObject) -> None:
-    payload = encode_changes(wanted)
+@given(transactions | st.builds(SessionEnded, sessions), st.data())
+def test_cut_or_longer_bytes_are_refused(wanted: Record, data: st.DataObject) -> None:
+    payload = encode(wanted)
     with pytest.raises(MetadataDamaged):
-        decode_changes(payload[: data.draw(st.integers(0, len(payload) - 1))])
+        decode(payload[: data.draw(st.integers(0, len(payload) - 1))])
     with pytest.raises(MetadataDamaged):
-        decode_changes(payload + data.draw(st.binary(min_size=1, max_size=5)))
+        decode(payload + data.draw(st.binary(min_size=1, max_size=5)))
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_give_changes_or_a_typed_error(payload: bytes) -> None:
+def test_a_kind_of_record_that_is_not_known_stops_the_reader() -> None:
+    with pytest.raises(MetadataDamaged, match="kind 77"):
+        decode(b"\x4d and more")
+
+
+@given(st.builds(lambda kind, rest: bytes([kind]) + rest, st.integers(0, 4), st.binary(max_size=200)))
+def test_any_bytes_give_a_record_or_a_typed_error(payload: bytes) -> None:
     try:
-        found = decode_changes(payload)
+        found = decode(payload)
     except MetadataDamaged:
         return
-    check_transaction((), [(change.key, change.value) for change in found])
-    assert encode_changes(found) == payload
+    if isinstance(found, Changes):
+        check_transaction((), [(change.key, change.value) for change in found.changes])
+    assert encode(found) == payload or isinstance(found, Changes)  # without a number, a repeat is none
 
 
 def test_a_count_that_lies_is_not_believed() -> None:
-    payload = encode_changes([KeyChange("a", b"1")])
+    payload = encode(Changes((KeyChange("a", b"1"),)))
     with pytest.raises(MetadataDamaged):
-        decode_changes(b"\xff\xff\xff\xff" + payload[4:])
+        decode(payload[:25] + b"\xff\xff\xff\xff" + payload[29:])
 
 
 def test_a_transaction_is_bounded_as_a_whole() -> None:
     with pytest.raises(MetadataInvalid):
-        encode_changes([KeyChange(f"{number}", bytes(MIB)) for number in range(8)])
+        check_transaction((), [(f"{number}", bytes(MIB)) for number in range(9)])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import ConnectionLost, FlowInvalid, LimitReached
-from pydanube.base.limits import NOTE_BYTES_MAX
+from pydanube.base.limits import RECORD_BYTES_MAX
 from pydanube.pipeline.run.broker_record import BrokerRecord
 from pydanube.pipeline.run.checkpoint import open_checkpoint, peek
 
@@ -20,10 +20,10 @@ def store(url: str, topic: str) -> BrokerRecord:
 
 
 def test_a_record_with_offsets_of_ten_thousand_partitions_and_long_sql_is_kept_whole(store: BrokerRecord) -> None:
-    start = '{"orders": ' + "1," * 10 * NOTE_BYTES_MAX + "}"
-    fixed = {"transforms": ["SELECT é" * NOTE_BYTES_MAX]}
+    start = '{"orders": ' + "1," * 10 * RECORD_BYTES_MAX + "}"
+    fixed = {"transforms": ["SELECT é" * RECORD_BYTES_MAX]}
     with open_checkpoint(PLACE, "orders", store=store) as checkpoint:
-        checkpoint.begin("d1", {"sql": "x" * NOTE_BYTES_MAX}, fixed)
+        checkpoint.begin("d1", {"sql": "x" * RECORD_BYTES_MAX}, fixed)
         checkpoint.reset(start, ["query-1"])
     with open_checkpoint(PLACE, "orders", store=store) as checkpoint:
         found = checkpoint.record
@@ -44,13 +44,13 @@ def test_who_is_killed_while_it_writes_a_long_record_leaves_the_one_before(
         return ask(self, link, page, text)
 
     for length in (1, 3, 2):
-        store.save({"name": "orders", "start": str(length) * length * NOTE_BYTES_MAX})
+        store.save({"name": "orders", "start": str(length) * length * RECORD_BYTES_MAX})
         before = store.load()
         assert before is not None
         assert before["start"][0] == str(length)
         monkeypatch.setattr(BrokerRecord, "_ask", killed)
         with pytest.raises(ConnectionLost):
-            store.save({"name": "orders", "start": "9" * 4 * NOTE_BYTES_MAX})
+            store.save({"name": "orders", "start": "9" * 4 * RECORD_BYTES_MAX})
         monkeypatch.undo()
         assert store.load() == before
 
@@ -58,7 +58,7 @@ def test_who_is_killed_while_it_writes_a_long_record_leaves_the_one_before(
 def test_a_record_beyond_all_pages_is_refused_and_changes_nothing(store: BrokerRecord) -> None:
     store.save({"name": "orders"})
     with pytest.raises(LimitReached, match="the record has 2"):
-        store.save({"name": "orders", "start": "1" * 130 * NOTE_BYTES_MAX})
+        store.save({"name": "orders", "start": "1" * 130 * RECORD_BYTES_MAX})
     assert store.load() == {"name": "orders"}
 
 

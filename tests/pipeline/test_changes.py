@@ -22,8 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pydanube.base.limits import SECOND
 from pydanube.pipeline.query.build import query
 from pydanube.pipeline.query.cause import cause_of
-from pydanube.pipeline.run.checkpoint import open_checkpoint
-from pydanube.pipeline.spec.changes import fixed
+from pydanube.pipeline.run.checkpoint import fixed, open_checkpoint
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.sync import Client
 

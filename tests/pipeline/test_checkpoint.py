@@ -41,7 +41,7 @@ def test_a_new_pipeline_has_generation_nought(tmp_path: Path) -> None:
         "digest": "d1",
         "essentials": {"source": 1},
         "fixed": {},
-        "place": "",
+        "location": "",
     }
 
 
@@ -240,3 +240,18 @@ def test_of_a_place_that_only_spark_can_write_the_broker_keeps_the_record() -> N
     kept.text = '{"name": "orders"}'
     with pytest.raises(FlowInvalid, match="the broker's record of orders"):
         open_checkpoint(place, "orders", store=kept)
+
+
+def test_a_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    found = {"name": "orders", "generation": 3, "start": None, "replaces": [FIRST], "digest": "d1"}
+    found |= {"essentials": {"source": 1}, "fixed": {}, "place": ""}
+    (tmp_path / "pipeline.json").write_text(json.dumps(found))
+    record = read_record(str(tmp_path), "orders")
+    assert record == Record("orders", 3, None, (FIRST,), "d1", {"source": 1}, {}, "")
+
+
+def test_a_record_of_an_earlier_version_still_names_its_checkpoint() -> None:
+    store = Kept()
+    store.save({"name": "orders", "generation": 1, "replaces": [], "place": "s3a://bucket/first"})
+    with pytest.raises(FlowInvalid, match="s3a://bucket/first"):
+        peek("s3a://bucket/second", "orders", store)

@@ -207,7 +207,7 @@ def test_it_is_told_that_what_is_read_may_go_if_that_is_asked_for(
     )
     found = danube("pipeline", "validate", str(file), "-o", "json").json
     assert (said in found["warnings"]) == (kept == "no")
-    assert check(Flow.load(file), url, begun=True, start=None).notes == []
+    assert check(Flow.load(file), url, begun=True, start=None).warnings == []
 
 
 # -- what the broker knows ---------------------------------------------------------------------------------------------
@@ -229,7 +229,8 @@ def test_list_and_status_tell_what_was_reported(danube: Danube, client: pydanube
     report(client, name, state="running")
     (found,) = [each for each in danube("pipeline", "list", "-o", "json").json if each["pipeline"] == name]
     assert (found["state"], found["progress"]["rows"]) == ("running", 1_200)
-    assert found["info"]["started"] == "2027-01-15T08:00:00.000000Z"
+    assert found["info"]["started"] == 1_800_000_000_000_000
+    assert "2027-01-15T08:00:00.000000Z" in danube("pipeline", "status", name).text
     (line,) = [each for each in danube("pipeline", "list").lines if each.startswith(name)]
     assert line.split() == [name, "running", "1200", "30.5", "7", "1.5", "0", "here", "-"]
     assert danube("pipeline", "status", name).code == 0
@@ -249,6 +250,8 @@ def test_logs_are_those_of_the_broker(danube: Danube, client: pydanube.sync.Clie
     report(client, name, state="stopped", lines=["one", "two\x1b[2J"])
     shown = danube("pipeline", "logs", name, "--follow")  # it has ended: nothing to follow
     assert [line.split(" ", 1)[1] for line in shown.lines] == ["one", "two [2J"]
+    [line] = danube("pipeline", "logs", name, "--follow", "-o", "json").lines
+    assert json.loads(line) == danube("pipeline", "logs", name, "-o", "json").json
     assert [each["text"] for each in danube("pipeline", "logs", name, "-o", "json").json] == ["one", "two [2J"]
 
 
@@ -307,6 +310,7 @@ def test_a_reset_says_what_is_written_again_and_moves_the_subscription(
         "again": 8,
         "skipped": 0,
         "gone": 0,
+        "dry_run": False,
         "replaces": ["8a06ee86-f454-4d0e-ae58-5de43bffaa7b"],
         "generation": 1,
     }

@@ -11,11 +11,13 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from cli.conftest import Danube, danube, run
-from pydanube.base.errors import ConnectorMissing, FlowInvalid
+from pydanube.base.errors import ConnectorConflict, ConnectorMissing, FlowInvalid
+from pydanube.pipeline.run.runner import start
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.plan import target_of
 from pydanube.pipeline.spec.sinks import SINKS
@@ -129,10 +131,40 @@ def test_a_connector_that_cannot_be_loaded_is_named_when_it_is_used(
         Flow.of({"name": "p", "source": {"topic": "a"}, "sink": {"broken": "x"}})
 
 
-def test_entry_points_and_the_own_table_name_the_same_kinds() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
-    assert declared["pydanube.pipeline_sinks"] == SINKS._own
-    assert declared["pydanube.pipeline_sources"] == SOURCES._own
+def test_built_in_kinds_are_found_without_the_metadata_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(**_: str) -> None:
+        raise AssertionError("the metadata of packages was read")
+
+    monkeypatch.setattr("pydanube.pipeline.spec.kinds.entry_points", read)
+    flow = Flow.of({"name": "p", "source": {"topic": "a"}, "sink": {"delta": "x"}})
+    assert target_of(flow.sinks[0].spec("danube://here:1")).label == flow.sinks[0].label
+
+
+def test_two_packages_with_one_kind_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("danube-one", "danube-two"):
+        install(tmp_path, name, {"pydanube.pipeline_sinks": {"lines": f"{name}:Lines"}})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConnectorConflict, match=r"danube-(one|two) and danube-(one|two) both have a sink lines"):
+        SINKS["lines"]
+    with pytest.raises(ConnectorConflict):
+        Flow.of({"name": "p", "source": {"topic": "a"}, "sink": {"lines": "x"}})
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("rate", "{rate: {rows_per_second: 1}}"), ("topic", "{topic: a}"), ("pattern", "{pattern: a*}")],
+)
+def test_a_package_with_a_built_in_kind_is_named_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Danube, file: Path, name: str, source: str
+) -> None:
+    install(tmp_path, "danube-other", {"pydanube.pipeline_sources": {name: "danube_other:Other"}})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file.write_text(f"name: p\nsource: {source}\nsink: {{console: }}\n")
+    found = run("pipeline", "validate", str(file), "--url", "danube://127.0.0.1:1")
+    assert found.code == 1
+    assert f"pydanube and danube-other both have a source {name}" in found.err
+    with pytest.raises(ConnectorConflict):  # nothing of Spark is needed to find that out
+        start(cast(Any, None), Flow.load(file), url="danube://127.0.0.1:1")
 
 
 def test_a_pipeline_runs_from_and_to_another_package(package: Path, file: Path, tmp_path: Path, java: None) -> None:

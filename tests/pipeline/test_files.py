@@ -25,8 +25,8 @@ from pydanube.base.errors import OptionInvalid
 from pydanube.pipeline.spec.plan import target_of
 from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.files.folders import folder_at
-from pydanube.pipeline.targets.files.parquet_files import ParquetFiles, divided, escaped
-from pydanube.pipeline.targets.files.partitioned import OPEN_MAX
+from pydanube.pipeline.targets.files.parquet_files import ParquetFiles, escaped, text_of
+from pydanube.pipeline.targets.files.partitioned import OPEN_MAX, divided
 from pydanube.pipeline.targets.mark import Verdict
 from pydanube.pipeline.targets.statistics import CHARACTERS_MAX, above
 
@@ -225,7 +225,7 @@ def test_times_of_partitions_mean_the_same_in_every_zone(tmp_path: Path) -> None
 
 def test_rows_keep_their_order_within_a_partition() -> None:
     batch = pa.RecordBatch.from_pydict({"id": list(range(100)), "rest": [number % 3 for number in range(100)]})
-    found = divided(batch, ("rest",))
+    found = divided(batch, ("rest",), lambda value: text_of(value.as_py()))
     assert [values for values, _ in found] == [("0",), ("1",), ("2",)]
     assert [each["id"] for _, some in found for each in some.to_pylist()] == sorted(range(100), key=lambda n: n % 3)
 

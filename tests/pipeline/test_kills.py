@@ -87,8 +87,8 @@ class World:
     def committed(self) -> int:
         """Also to the last target, and Spark has not logged it."""
         with suppress(DanubeError):
-            sinks = self.client._loop.wait(self.client._inner.ask("sink.list", {}))["sinks"]
-            return max((int(each["batch"]) for each in sinks if each["committed"]), default=-1)
+            sinks = self.client.admin.sinks()
+            return max((each.batch for each in sinks if each.committed), default=-1)
         return -1
 
     def logged(self) -> int:

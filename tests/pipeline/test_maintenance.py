@@ -125,7 +125,7 @@ def test_small_files_become_one_without_a_change_of_data_and_batches_are_still_k
 
 def test_partitions_stay_apart_and_keep_their_values(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("place", pa.string())])
-    target = DeltaTarget(str(tmp_path / "odd"), ("at", "place"), maintenance=COMPACT)
+    target = DeltaTarget(str(tmp_path / "odd"), partition_by=("at", "place"), maintenance=COMPACT)
     target.prepare(schema)
     times = [datetime(2026, 1, 1, 12, tzinfo=UTC), None]
     found = [{"id": number, "at": times[number % 2], "place": "a/b c=%d"} for number in range(BATCHES)]

@@ -25,7 +25,9 @@ def test_there_and_back() -> None:
 def test_targets_of_specs() -> None:
     upsert = {"keys": ["a"], "sequence_by": "b"}
     given = DELTA | {"partition_by": ["d"], "merge_schema": True, "upsert": upsert}
-    assert target_of(given) == DeltaTarget("/data/t", ("d",), True, ("a",), "b")
+    assert target_of(given) == DeltaTarget(
+        "/data/t", partition_by=("d",), merge_schema=True, keys=("a",), sequence_by="b"
+    )
     assert target_of({"kind": "parquet", "uri": "x", "partition_by": None}) == ParquetTarget("x")
     assert target_of({"kind": "topic", "topic": "t", "url": "u", "ca": None, "key": "k"}) == TopicTarget(
         "t", "u", None, "k"

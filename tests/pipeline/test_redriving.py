@@ -19,8 +19,7 @@ from deltalake import write_deltalake
 import pydanube
 from pydanube.base.errors import ConnectionLost, RedriveOvertaken
 from pydanube.pipeline.dead_letters import redrive_record, redriving
-from pydanube.pipeline.dead_letters.offset_ranges import OffsetRanges
-from pydanube.pipeline.dead_letters.redrive_record import Pending, RedriveRecord, _page_of
+from pydanube.pipeline.dead_letters.redrive_record import OffsetRanges, Pending, RedriveRecord, _page_of
 from pydanube.pipeline.dead_letters.redriving import ORIGIN, Redriven, redrive
 from pydanube.pipeline.query.writer import letter_schema
 from pydanube.pipeline.sinks.topic import TopicSink

@@ -363,7 +363,7 @@ def test_a_lost_checkpoint_is_rebuilt_from_what_the_targets_remember(
     async def rebuilt() -> None:
         async with pydanube.connect(url) as asked:
             found = await position_of_targets(made, url)
-            assert found.notes == ()
+            assert found.differences == ()
             with open_checkpoint(made.checkpoint, made.name) as checkpoint:
                 wanted = await plan_reset(asked, made, checkpoint, url, found.start)
                 await reset(asked, made, checkpoint, url, wanted, found.queries)

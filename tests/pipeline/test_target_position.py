@@ -54,7 +54,7 @@ def test_they_begin_where_the_last_batch_ended_that_all_of_them_have(url: str, t
         for batch in (3, 4):
             write(target, at(batch), rows([batch]))
     found = stand(url, made)
-    assert (json.loads(found.start), found.queries, found.notes) == (
+    assert (json.loads(found.start), found.queries, found.differences) == (
         {TOPIC: {"id": 7, "0": 40, "1": 4}},
         ("query-1",),
         (),
@@ -65,7 +65,7 @@ def test_they_begin_where_the_last_batch_ended_that_all_of_them_have(url: str, t
     write(letters, replace(dead_letters(at(5)), query="query-0"), rows([1]))
     found = stand(url, made)
     assert found.queries == ("query-1", "query-0")
-    assert found.notes == ("dead letters of batches in which nothing else was written are repeated",)
+    assert found.differences == ("dead letters of batches in which nothing else was written are repeated",)
     write(targets[0], at(5), rows([5]))
     with pytest.raises(FlowInvalid, match=r"are not at the same batch: delta:.* has batch 5; parquet:.* batch 4"):
         stand(url, made)
@@ -77,7 +77,7 @@ def test_what_a_reset_to_tables_cannot_bring_back_is_said(url: str, tmp_path: Pa
     target = target_of(made.targets[0].spec(url))
     target.prepare(SCHEMA)
     write(target, at(1), rows([1]))
-    assert stand(url, made).notes == ("the state of windows and duplicates is lost",)
+    assert stand(url, made).differences == ("the state of windows and duplicates is lost",)
     write(target, replace(at(2), source="sha256:abc"), rows([2]))
     with pytest.raises(FlowInvalid, match="batch 2 of orders does not say where its input ended"):
         stand(url, made)

@@ -9,7 +9,6 @@ import pytest
 
 from pydanube.base.errors import DanubeError, NodeBusy
 from pydanube.base.limits import OFFSET_MAX
-from pydanube.broker.subscription.discards import Discards
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.producer_sessions import Sessions
 from pydanube.dispatch.key_shared import KeyShared
@@ -240,10 +239,10 @@ def test_short_lived_producers_that_are_remembered_are_found(monkeypatch: pytest
 def test_dead_letters_that_are_published_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the state cannot be written, the message is dead-lettered again, instead of only recording it again."""
 
-    def impatient(self: Discards, generation: int, done: Range, cause: Cause) -> None:
-        self._ack(generation, [done], cause)
+    def impatient(self: SubscriptionHost, generation: int, done: Range, cause: Cause) -> None:
+        self.ack(generation, [done], cause)
 
-    monkeypatch.setattr(Discards, "record", impatient)
+    monkeypatch.setattr(SubscriptionHost, "_discard", impatient)
     first_violation("state", "I4")
 
 

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from asyncio import Future
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 import pytest
 
-from pydanube.base.errors import DanubeError, DiskFailed
+from pydanube.base.errors import DiskFailed
 from pydanube.base.retry import Backoff
-from pydanube.broker.commit import sinks
+from pydanube.broker.commit import participant, sinks
+from pydanube.broker.commit.participant import OwnPartitions, PartOfBatch
+from pydanube.broker.commit.records import SinkRecords
 from pydanube.broker.commit.sinks import Sinks
+from pydanube.broker.serving.open_topic import OpenTopic
+from pydanube.broker.state.log import StateLog
+from pydanube.broker.topic import filler
+from pydanube.broker.topic.filler import Fill, Filler
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.plan import plan_for
 from pydanube.sim.run import Outcome, run_plan, run_seed
+from pydanube.storage.futures import retrieve
 from pydanube.storage.stream.managed import ManagedLedger
+from pydanube.storage.stream.stream import Stream
 from pydanube.topic import sinks as ledger
-from pydanube.topic.sinks import Part, Ref, Request, SinkRecord, Verdict, judge
+from pydanube.topic.fills import Fills
+from pydanube.topic.sinks import Ref, SinkRecord, SinkRequest, Verdict, judge
 from pydanube.wire.batch import Batch
 
 SEEDS = 40
@@ -66,29 +77,32 @@ def test_rows_that_are_visible_before_all_are_written_are_found(monkeypatch: pyt
 
 
 def test_other_jobs_that_write_between_the_rows_of_a_job_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hide_alone(self: Topic, offset: int | None) -> None:
-        self.reserved, self.ledger.hidden_from = False, offset
-        self._changed(None)
+    """They begin in the middle of another part, as if it were filled."""
 
-    monkeypatch.setattr(Topic, "reserve", hide_alone)
+    def intrude(self: Filler, fill: Fill) -> bool:
+        if self.open is not None and self.open != fill:
+            self.end()
+        return False
+
+    monkeypatch.setattr(Filler, "_is_other", intrude)
     found("I12", "I2")
 
 
 @pytest.mark.parametrize("wrong", [-1, 1])
 def test_rows_that_are_counted_wrongly_after_a_crash_are_found(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
-    honest = sinks.rows_from
+    honest = filler.rows_from
 
-    async def miscounted(topic: Topic, offset: int) -> int:
-        there = await honest(topic, offset)
+    async def miscounted(stream: Stream, first: int) -> int:
+        there = await honest(stream, first)
         return max(0, there + wrong) if there else 0
 
-    monkeypatch.setattr(sinks, "rows_from", miscounted)
-    found("I12", first=30 if wrong > 0 else 0)  # one row too many is noticed less often
+    monkeypatch.setattr(filler, "rows_from", miscounted)
+    found("I12", "I2")
 
 
 def test_rows_that_are_counted_while_some_are_in_transit_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the rows after them cannot be read at the first attempt, they are counted soon after they were sent."""
-    honest, reads = sinks.staged_batches, 0
+    honest, reads = participant.staged_batches, 0
 
     async def failing(staged: Topic, refs: list[Ref], skipped: int) -> AsyncIterator[Batch]:
         nonlocal reads
@@ -101,42 +115,56 @@ def test_rows_that_are_counted_while_some_are_in_transit_are_found(monkeypatch: 
     async def hasty(_: object) -> None:
         pass
 
-    monkeypatch.setattr(sinks, "staged_batches", failing)
+    monkeypatch.setattr(participant, "staged_batches", failing)
     monkeypatch.setattr(sinks, "RETRY", Backoff(0.001, 5.0))
     plans = [plan_for(seed, "sinks").only(faults=()) for seed in range(4)]
     assert [run_plan(plan).violations for plan in plans] == [()] * 4
-    monkeypatch.setattr(sinks, "landed", hasty)
+    monkeypatch.setattr(participant, "landed", hasty)
     assert any(run_plan(plan).violations for plan in plans)
+
+
+def test_rows_that_are_written_before_it_is_durable_where_they_begin_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash, nobody knows of those that are there."""
+
+    def hasty(self: StateLog) -> Future[None]:
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    monkeypatch.setattr(StateLog, "barrier", hasty)
+    found("I12", "I2")
+
+
+def test_a_part_that_is_hidden_only_in_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def careless(self: Filler) -> None:
+        pass
+
+    monkeypatch.setattr(Filler, "load", careless)
+    found("I12", "I2")
+
+
+def test_a_part_that_is_forgotten_before_its_batch_is_recorded_as_done_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Fills, "is_filled", lambda self, sink, batch: False)
+    found("I12", "I2")
 
 
 def test_a_decision_that_is_stored_after_the_first_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Sinks._store_decision
 
     async def later(self: Sinks, digest: str, record: SinkRecord) -> None:
-        staged, refs = await self._decided(record)
-        await asyncio.gather(*(self._fill(digest, part, refs[part.place], staged) for part in record.parts))
+        await self._fill_parts(record)
         await honest(self, digest, record)
 
     monkeypatch.setattr(Sinks, "_store_decision", later)
-    found("I12")
-
-
-def test_a_decision_that_is_revoked_although_it_may_be_stored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def faint_hearted(self: Sinks, digest: str, record: SinkRecord) -> None:
-        version = self._unstored.pop(digest, None)
-        if version is not None:
-            try:
-                await self._put(record, version)
-            except DanubeError:
-                self._release(digest)
-                raise
-
-    monkeypatch.setattr(Sinks, "_store_decision", faint_hearted)
-    found("I12", "I1", "I2", "I8", first=20)
+    monkeypatch.setattr(SinkRecords, "is_open", lambda self, sink, batch: True)
+    monkeypatch.setattr(PartOfBatch, "fill", property(lambda self: Fill(bytes.fromhex(self.sink), 1, self.part.rows)))
+    found("I12", "I2", "I8")
 
 
 def test_a_replay_that_is_taken_for_new_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(record: SinkRecord | None, request: Request, others: object, query: str) -> Verdict:
+    def forgetful(record: SinkRecord | None, request: SinkRequest, others: object, query: str) -> Verdict:
         new = record is not None and record.batch == request.batch and record.run != request.run
         return Verdict.NEW if new else judge(record, request)
 
@@ -160,16 +188,21 @@ def test_a_second_write_that_is_taken_for_a_repetition_is_found(monkeypatch: pyt
     found("I12")
 
 
-def test_partitions_that_open_before_the_batch_is_durable_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a crash, messages that others have published since would count as rows of the job."""
-    honest = Sinks._append
+def test_parts_that_are_shown_before_their_rows_are_confirmed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def eager(under_way: Iterable[Future[None]]) -> None:
+        for confirmed in under_way:
+            confirmed.add_done_callback(retrieve)
 
-    async def eager(self: Sinks, topic: Topic, part: Part, refs: list[Ref], staged: Topic) -> None:
-        await honest(self, topic, part, refs, staged)
-        topic.reserve(None)
+    honest = OwnPartitions._append
 
-    monkeypatch.setattr(Sinks, "_append", eager)
-    found("I2", "I8")
+    async def cut_short(self: OwnPartitions, opened: OpenTopic, topic: Topic, *rest: Any) -> None:
+        filling = asyncio.ensure_future(honest(self, opened, topic, *rest))
+        filling.add_done_callback(retrieve)
+        await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(participant, "landed", eager)
+    monkeypatch.setattr(OwnPartitions, "_append", cut_short)
+    found("I2", "I12")
 
 
 def test_decided_writes_that_are_not_continued_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +211,7 @@ def test_decided_writes_that_are_not_continued_are_found(monkeypatch: pytest.Mon
 
 
 def test_staged_rows_that_pile_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def untidy(self: Sinks, staged: Topic, record: SinkRecord) -> None:
+    async def untidy(self: Sinks, record: SinkRecord) -> None:
         pass
 
     monkeypatch.setattr(Sinks, "_clear", untidy)

@@ -40,7 +40,7 @@ def test_a_batch_of_an_answer_is_let_go_once_it_is_made_into_columns() -> None:
     """Each keeps what it unpacked: an answer of two megabytes may hold gigabytes."""
     batches = [build([bytes(MIB)], publish_time=1, codec=Codec.ZSTD).stamped(number, 1, 1) for number in range(5)]
     answer: Future[Answer] = Future()
-    answer.set_result(Answer(batches, 0, 0))
+    answer.set_result(Answer(batches, 0))
     wanted = Range("/default/t", 1, 0, "/default/t", 0, 5, expected=True)
     rows = RangeReader(cast(BrokerLink, None), True, Columns(("offset", "value")))._range(wanted, answer)
     for number in range(5):

@@ -11,10 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import pydanube.spark
 import pydanube.sync
+from pydanube.operations.storage import SealedSegment
 from pydanube.spark import sealed
 from pydanube.spark.columns import ALL
 from pydanube.spark.frames import SealedRange, sealed_part
-from pydanube.spark.plan import Range, StoredSegment
+from pydanube.spark.plan import Range
 from spark.tiered import Broker, tiered_broker
 from spark.world import fill, numbers
 
@@ -107,8 +108,8 @@ def test_damage_is_noticed_by_sparks_own_reader(spark: SparkSession, tmp_path: P
         assert found.count() == 100  # by the broker, which has a copy
 
 
-def stored(first: int, last: int) -> StoredSegment:
-    return StoredSegment(f"{first}", first, last, 1, last - first + 1, 1000, "")
+def stored(first: int, last: int) -> SealedSegment:
+    return SealedSegment(f"{first}", first, last, 1, last - first + 1, 2000, 1000, "")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def stored(first: int, last: int) -> StoredSegment:
     ],
 )
 def test_a_gap_ends_what_is_sealed(
-    begin: int, end: int, segments: list[StoredSegment], found: tuple[int, int] | None
+    begin: int, end: int, segments: list[SealedSegment], found: tuple[int, int] | None
 ) -> None:
     wanted = Range(TOPIC, 1, 0, TOPIC, begin, end, True, tuple(segments))
     expected = None if found is None else SealedRange(TOPIC, 0, begin, found[0], tuple(segments[: found[1]]))

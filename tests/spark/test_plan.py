@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pydanube.operations.storage import SealedSegment
 from pydanube.spark.offsets import TopicOffsets
 from pydanube.spark.plan import (
     MIB,
     Range,
-    StoredSegment,
     TopicState,
     ranges_between,
     shares,
@@ -128,8 +128,8 @@ def test_where_the_limit_is_small_all_have_their_turn() -> None:
     assert lags == [0, 0, 0, 0]
 
 
-def stored(first: int, last: int) -> StoredSegment:
-    return StoredSegment(f"{first}-{last}", first, last, 1, last - first + 1, 1000, "")
+def stored(first: int, last: int) -> SealedSegment:
+    return SealedSegment(f"{first}-{last}", first, last, 1, last - first + 1, 2000, 1000, "")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def stored(first: int, last: int) -> StoredSegment:
     ids=["none", "all", "within", "a tail", "gaps", "merged meanwhile", "elsewhere"],
 )
 def test_pieces_of_a_range_are_the_range(
-    begin: int, end: int, segments: list[StoredSegment], pieces: list[tuple[int, int, str | None]]
+    begin: int, end: int, segments: list[SealedSegment], pieces: list[tuple[int, int, str | None]]
 ) -> None:
     found = Range("/default/t", 1, 0, "/default/t", begin, end, True, tuple(segments)).pieces()
     assert [(each.begin, each.end, each.stored[0].key if each.stored else None) for each in found] == pieces

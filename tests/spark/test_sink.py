@@ -23,6 +23,8 @@ from pydanube.base.errors import (
 )
 from pydanube.base.keys import fnv1a64
 from pydanube.client.connection import Connection
+from pydanube.operations.operation import Request
+from pydanube.operations.sinks import CommitSink
 from pydanube.spark import staging
 from pydanube.spark.broker_link import close_links
 from pydanube.spark.sink import BatchWriter
@@ -350,15 +352,15 @@ def test_a_plain_write_that_is_asked_for_again_is_done_only_if_it_was(
     real = Connection.request
     asked = 0
 
-    async def request(connection: Connection, verb: str, fields: dict[str, Any]) -> Any:
+    async def request(connection: Connection, request: Request[Any]) -> Any:
         nonlocal asked
-        if verb == "sink.commit":
+        if isinstance(request, CommitSink):
             asked += 1
             if asked == 1:
                 if done:
-                    await real(connection, verb, fields)
+                    await real(connection, request)
                 raise ConnectionLost("planted")
-        return await real(connection, verb, fields)
+        return await real(connection, request)
 
     monkeypatch.setattr(Connection, "request", request)
     client.admin.create_topic(topic, partitions=1)

@@ -12,6 +12,7 @@ import pytest
 
 import pydanube.sync
 from pydanube.base.errors import DanubeError
+from pydanube.operations.sinks import BeginSink
 from spark.killing import Killed, KilledBroker, last_number, until
 from spark.world import fill, numbers
 
@@ -46,15 +47,14 @@ class World:
         """Counts messages, not batches."""
         with suppress(DanubeError, FileNotFoundError, ValueError, KeyError):
             query = json.loads((self.checkpoint / "metadata").read_text())["id"]
-            fields = {"query": query, "target": TARGET, "name": ""}
-            staging = self.client._loop.wait(self.client._inner.ask("sink.begin", fields))["staging"]
+            staging = self.client.ask(BeginSink(query, TARGET)).staging
             return int(self.client._loop.wait(self.client._inner.bounds(staging))[1])
         return -1
 
     def committed(self) -> int:
         with suppress(DanubeError):
-            sinks = self.client._loop.wait(self.client._inner.ask("sink.list", {}))["sinks"]
-            return max((int(each["batch"]) for each in sinks if each["committed"]), default=-1)
+            sinks = self.client.admin.sinks()
+            return max((each.batch for each in sinks if each.committed), default=-1)
         return -1
 
     def logged(self) -> int:

@@ -203,7 +203,9 @@ def regions(content: bytes) -> list[Region]:
             found.append(Region("checkpoint", start, start + head.body_bytes))
         end = position + head.length
         found.append(
-            Region("trailer", end - TRAILER_BYTES - NAME_BYTES * (head.ledgers + max(head.told - 1, 0)), end, ledgers)
+            Region(
+                "trailer", end - TRAILER_BYTES - NAME_BYTES * (head.ledgers + max(head.repeated - 1, 0)), end, ledgers
+            )
         )
     return [region for region in found if region.end > region.start]
 

@@ -8,8 +8,8 @@ from typing import Any
 from disk_world import World
 from pydanube.base.limits import KIB
 from pydanube.sim.machine.randomness import SimRandomness
-from pydanube.storage.metadata.file import LocalMetadata
-from pydanube.storage.metadata.store import LocalStore
+from pydanube.storage.metadata.raft import RaftMetadata
+from pydanube.storage.metadata.store import StateStore
 
 LOG_BYTES = 32 * KIB  # a few transactions, so that files are replaced often
 Shown = dict[str, tuple[bytes, int]]  # value and version by key
@@ -22,14 +22,14 @@ class MetadataWorld(World):
         super().__init__(seed, **options)
         self.randomness = SimRandomness(Random(seed))
 
-    async def open(self, **options: Any) -> LocalMetadata:
-        return await LocalMetadata.open(self.disk, self.randomness, **{"log_bytes": LOG_BYTES, **options})
+    async def open(self, **options: Any) -> RaftMetadata:
+        return await RaftMetadata.open(self.disk, self.randomness, **{"log_bytes": LOG_BYTES, **options})
 
 
-def shown(store: LocalStore) -> Shown:
+def shown(store: StateStore) -> Shown:
     return {key: (entry.value, entry.version) for key, entry in store.scan("")}
 
 
-async def put(store: LocalStore, **values: bytes | None) -> int:
+async def put(store: StateStore, **values: bytes | None) -> int:
     """Without checks."""
     return await store.transact((), list(values.items()))

@@ -15,6 +15,7 @@ from pydanube.base.errors import DanubeError, DiskFailed, OffsetsDamaged
 from pydanube.base.limits import BLOCK_BYTES
 from pydanube.broker.door.door import Door
 from pydanube.journal.group import CHECKPOINTS, GroupKind
+from pydanube.operations.topics import CreateTopic
 from pydanube.sim.machine.disk import SimDisk, SimFile
 from pydanube.storage.node.bad_blocks import NODE_FILE
 from pydanube.wire.batch import build
@@ -57,7 +58,7 @@ def payload(topic: str, offset: int) -> bytes:
 
 async def write(door: Door) -> None:
     for topic in TOPICS:
-        await caller(door).topics.create(topic)
+        await caller(door).carry_out(CreateTopic(topic))
     for offset in range(COUNT):
         for topic in TOPICS:
             await publish(door, topic, offset)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -22,10 +21,11 @@ from pydanube.base.limits import (
 from pydanube.broker import lost_node
 from pydanube.metadata import records as records_module
 from pydanube.metadata import state as state_module
-from pydanube.storage.local import STORAGE_NODE
+from pydanube.metadata.tables import PAGES, STORAGE_NODE, STREAMS, Registration
 from pydanube.storage.metadata.store import MemoryMetadata
+from pydanube.storage.metadata.table import Table
 from pydanube.storage.node.memory import MemoryNode
-from pydanube.storage.stream.catalog import PAGES, STREAMS, MetadataCatalog
+from pydanube.storage.stream.catalog import MetadataCatalog
 from pydanube.storage.stream.removal import remove_stream
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.state import Beginning
@@ -88,7 +88,7 @@ class Scene:
 
     def sizes(self) -> list[int]:
         """Of all values that stand for the stream, its own first."""
-        found = [*self.store.scan(STREAMS + "t"), *self.store.scan(PAGES + "t@")]
+        found = [*self.store.scan(STREAMS.prefix + "t"), *self.store.scan(PAGES.prefix + "t@")]
         return [len(entry.value) for _, entry in found]
 
 
@@ -196,13 +196,12 @@ def test_a_lost_node_that_had_very_many_ledgers_is_forgotten() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill(MANY, set())
         node = scene.nodes.node.identity
-        await scene.store.transact(
-            (), [(STORAGE_NODE, json.dumps({"identity": node, "boots": 1, "starting": 1}).encode())]
-        )
+        registered = Table(scene.store, STORAGE_NODE)
+        await registered.write("", Registration(node, 1, 1))
         await lost_node._forget(scene.store, node)  # type: ignore[arg-type]
         record, _ = await scene.catalog.load("t")
         assert (len(record.ledgers), record.first, record.next_offset) == (0, MANY * ENTRIES, MANY * ENTRIES)
-        assert scene.store.get(STORAGE_NODE) is None
+        assert registered.get() is None
 
     play(story)
 
@@ -217,9 +216,9 @@ def test_what_a_roll_writes_does_not_grow_with_the_number_of_ledgers() -> None:
         found: list[int] = []
         log = scene.store._log
 
-        async def counting(transaction: records_module.Transaction) -> None:
-            found.append(len(transaction.payload))
-            await log(transaction)
+        async def counting(record: records_module.Record) -> int:
+            found.append(len(records_module.encode(record)))
+            return await log(record)
 
         scene.store._log = counting  # type: ignore[method-assign]
         for _ in range(2 * LEDGERS_LISTED_MAX):
@@ -236,7 +235,7 @@ def test_what_a_roll_writes_does_not_grow_with_the_number_of_ledgers() -> None:
 def test_a_page_that_is_missing_or_unreadable_is_noticed() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill(3 * LEDGERS_LISTED_MAX, set())
-        (key, entry), *_ = scene.store.scan(PAGES)
+        (key, entry), *_ = scene.store.scan(PAGES.prefix)
         for value in (None, b"{}", b'{"number":0,"ledgers":[]}'):
             await scene.store.transact((), [(key, value)])
             with pytest.raises(records_module.MetadataDamaged):

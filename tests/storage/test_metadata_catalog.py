@@ -16,8 +16,9 @@ from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGER_ID_BLOCK
 from pydanube.ports.catalog import Catalog
 from pydanube.storage.metadata.store import MemoryMetadata
-from pydanube.storage.stream.catalog import LEDGER_IDS, STREAMS, MetadataCatalog, decode_stream, encode_stream
+from pydanube.storage.stream.catalog import MetadataCatalog
 from pydanube.stream.record import Copies, LedgerRecord, Ledgers, Phase, StreamRecord, new_ledger
+from pydanube.stream.stored import StoredStream, encode_stream
 from storage.metadata_world import MetadataWorld
 
 numbers = st.integers(0, 1 << 62)
@@ -47,35 +48,50 @@ streams = st.builds(
 )
 
 
+def written(record: StreamRecord) -> bytes:
+    return encode_stream(StoredStream.of(record))
+
+
+def read(value: bytes) -> StreamRecord:
+    """The record that a catalogue makes of these bytes."""
+
+    async def scenario() -> StreamRecord:
+        store = MemoryMetadata()
+        await store.transact((), [("stream/s", value)])
+        return (await MetadataCatalog(store).load("s"))[0]
+
+    return asyncio.run(scenario())
+
+
 @given(streams)
 def test_a_record_comes_back_as_it_was(record: StreamRecord) -> None:
-    assert decode_stream("s", encode_stream(record)) == record
+    assert read(written(record)) == record
 
 
 @given(st.binary(max_size=60) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_bytes_that_are_no_record_are_refused(value: bytes | str) -> None:
     with pytest.raises(MetadataDamaged):
-        decode_stream("s", value if isinstance(value, bytes) else value.encode())
+        read(value if isinstance(value, bytes) else value.encode())
 
 
 def test_a_field_of_another_type_is_refused() -> None:
     record = StreamRecord(ledgers=Ledgers.of([new_ledger(LedgerId(1), Epoch(1), 0, (), Copies(), Durability.FSYNC)]))
-    good = json.loads(encode_stream(record))
+    good = json.loads(written(record))
     for fields in (good, good["ledgers"][0]):
         for name, value in list(fields.items()):
             for wrong in (None, True, 1.5, "x", [[]], {}):
                 fields[name] = wrong
                 if type(wrong) is not type(value):
                     with pytest.raises(MetadataDamaged):
-                        decode_stream("s", json.dumps(good).encode())
+                        read(json.dumps(good).encode())
             fields[name] = value
-    assert decode_stream("s", json.dumps(good).encode()) == record
+    assert read(json.dumps(good).encode()) == record
 
 
 def test_a_record_from_before_truncation_was_known_is_read() -> None:
-    older = json.loads(encode_stream(StreamRecord(next_offset=7)))
+    older = json.loads(written(StreamRecord(next_offset=7)))
     del older["kept_from"]
-    assert decode_stream("s", json.dumps(older).encode()) == StreamRecord(next_offset=7)
+    assert read(json.dumps(older).encode()) == StreamRecord(next_offset=7)
 
 
 def test_of_two_that_store_one_wins() -> None:
@@ -139,7 +155,7 @@ def test_known_are_the_ledgers_of_all_streams() -> None:
             record = replace(StreamRecord(), ledgers=Ledgers.of([ledger]))
             await catalog.store(f"s{number}", record, 0, StreamRecord())
         assert catalog.known() == {1, 2, 5}
-        await store.transact((), [(STREAMS + "s1", b"junk")])
+        await store.transact((), [("stream/s1", b"junk")])
         with pytest.raises(MetadataDamaged):
             catalog.known()
 
@@ -149,7 +165,7 @@ def test_known_are_the_ledgers_of_all_streams() -> None:
 def test_a_damaged_number_is_not_guessed() -> None:
     async def scenario() -> None:
         store = MemoryMetadata()
-        await store.transact((), [(LEDGER_IDS, b"many")])
+        await store.transact((), [("ledger-ids", b"many")])
         with pytest.raises(MetadataDamaged):
             await MetadataCatalog(store).next_ledger_id()
 

@@ -14,7 +14,7 @@ import pytest
 from disk_world import lose
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import KIB
-from pydanube.storage.metadata.file import LocalMetadata
+from pydanube.storage.metadata.raft import RaftMetadata
 from storage.metadata_world import MetadataWorld, Shown, put, shown
 
 ROUNDS = 14
@@ -37,7 +37,7 @@ class Script:
         await store.close()
         self.over = True
 
-    async def write(self, store: LocalMetadata, pair: str, number: int) -> None:
+    async def write(self, store: RaftMetadata, pair: str, number: int) -> None:
         value = b"%d " % number * 150
         self.asked.setdefault(pair, []).append(value)
         await store.transact((), [(f"{pair}/left", value), (f"{pair}/right", value)])
@@ -149,7 +149,7 @@ def cut_of_start(image: dict[str, tuple[int, bytes]], step: int) -> bool:
         return False
     for _ in range(2):
         world.cut()
-        assert world.run(look_again(world)) == {"a": (b"1", 1)}
+        assert world.run(look_again(world)) == {"a": (b"1", 2)}
     world.end()
     return True
 

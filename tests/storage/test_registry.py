@@ -17,7 +17,7 @@ from pydanube.base.ids import LedgerId
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.memory import MemoryNode
 from pydanube.storage.node.registry import GROUP, Opening, open_node
-from pydanube.storage.node.settings import NodeSettings, StorageSettings
+from pydanube.storage.node.settings import NodeSettings
 from storage.node_world import MAKER, batch_of
 from storage.toy_node import ToyNode
 
@@ -78,13 +78,6 @@ def test_the_known_ones_include_those_of_other_packages(opening: Opening) -> Non
 def test_a_disk_node_without_a_directory_is_refused() -> None:
     with pytest.raises(NodeDirectoryInvalid):
         asyncio.run(open_node("disk", Opening(SystemRandomness())))
-
-
-def test_namespaces_choose_their_kind() -> None:
-    settings = StorageSettings(namespaces={"lossy": "memory", "strange": "toy"})
-    kinds = [settings.kind_for(name) for name in ("default", "lossy", "strange", "system")]
-    assert kinds == ["disk", "memory", "toy", "disk"]
-    assert StorageSettings("memory").kind_for("default") == "memory"
 
 
 def test_journal_files_have_a_least_size() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pydanube.base.errors import DiskFailed, NodeBusy
 from pydanube.base.limits import BLOCK_BYTES, KIB
 from pydanube.broker.door.backups import Backups
-from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.sim.machine.clock import SimClock
 from pydanube.sim.machine.disk import SimDisk
 from pydanube.sim.machine.loop import SimLoop
@@ -202,7 +202,7 @@ def test_the_last_piece_of_a_file_can_be_read_again_until_the_next_file_is() -> 
 
     async def life() -> None:
         async with world.with_files() as (disk, storage, stream):
-            backups = Backups(storage.metadata, storage.node, Room(), 1 << 30)
+            backups = Backups(storage.metadata, storage.node, DiskRoom(), 1 << 30)
             number, snapshot = await backups.begin()
             first, second = [file for file in snapshot.files if "journal" in file.name][:2]
             await stream.seal()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.door_world import served
-from pydanube.adapters.objects_url import ObjectsPlace
+from pydanube.adapters.objects_url import ObjectsLocation
 from pydanube.base.limits import KIB
 from pydanube.broker.cold.tiering import Tiering
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
@@ -21,7 +21,7 @@ from pydanube.tier.direct import DirectSegments
 from pydanube.wire.batch import Message, build
 from tier.objects_world import WorldObjects
 
-PLACE = ObjectsPlace("fs", {}, "file:///somewhere")
+PLACE = ObjectsLocation("fs", {}, "file:///somewhere")
 AT_ONCE = TierSettings(segment_bytes=64 * KIB, lag_seconds=0.000001, local_seconds=None, free_part=0.0)
 LOCAL_NOTHING = TierSettings(segment_bytes=64 * KIB, lag_seconds=0.000001, local_seconds=0.0, free_part=0.0)
 TOPIC = "/default/orders"
@@ -41,7 +41,7 @@ def settings_of(
     path: Path,
     objects: WorldObjects | None,
     tier: TierSettings = AT_ONCE,
-    place: ObjectsPlace = PLACE,
+    place: ObjectsLocation = PLACE,
     **others: object,
 ) -> StandaloneSettings:
     return StandaloneSettings(
@@ -56,7 +56,7 @@ def settings_of(
 
 @asynccontextmanager
 async def opened(
-    path: Path, objects: WorldObjects | None, tier: TierSettings = AT_ONCE, place: ObjectsPlace = PLACE
+    path: Path, objects: WorldObjects | None, tier: TierSettings = AT_ONCE, place: ObjectsLocation = PLACE
 ) -> AsyncIterator[Broker]:
     """A broker whose tiering does nothing by itself: the test takes its turns."""
     found = Broker(settings_of(path, objects, tier, place))

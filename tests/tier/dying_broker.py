@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from broker.door_world import served
-from pydanube.adapters.objects_url import ObjectsPlace, parse_objects_url
+from pydanube.adapters.objects_url import ObjectsLocation, parse_objects_url
 from pydanube.adapters.opendal_objects import OpendalObjects
 from pydanube.base.limits import KIB
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
@@ -35,7 +35,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying(place: ObjectsPlace, fatal: str) -> Segments:
+def dying(place: ObjectsLocation, fatal: str) -> Segments:
     def step(name: str) -> None:
         if name == fatal:
             die()

@@ -20,6 +20,8 @@ from pydanube.adapters.opendal_objects import OpendalObjects
 from pydanube.adapters.threads import ThreadOffload
 from pydanube.broker.standalone import Broker, ObjectsSettings
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations.policies import PolicyChanges
+from pydanube.operations.topics import CreateTopic
 from pydanube.stream.delta_table import Folded, TableListing
 from pydanube.stream.segments import folder_of, partition_of
 from pydanube.stream.tiering import TierSettings
@@ -85,8 +87,8 @@ async def opened(path: Path, place: Place, tier: TierSettings = LOCAL_NOTHING) -
 
 async def made(broker: Broker, name: str = TOPIC, *, partitions: int = 0, table: str = "delta") -> list[Topic]:
     """The topic's partitions; it is a table."""
-    record = await caller(broker.door).topics.create(name, partitions=partitions, policies={"table": table}
-    )  # fmt: skip
+    await caller(broker.door).carry_out(CreateTopic(name, partitions=partitions, policies=PolicyChanges(table=table)))
+    record = await caller(broker.door).topics.lookup(name)
     return [(await served(broker.door, str(each))).reliable for each in record.partition_names()]
 
 

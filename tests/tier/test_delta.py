@@ -18,6 +18,8 @@ from pydanube.base.ids import Epoch
 from pydanube.base.limits import KIB
 from pydanube.broker.standalone import Broker
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations.policies import PolicyChanges
+from pydanube.operations.topics import AlterTopic, DeleteTopic
 from pydanube.stream.delta_table import SMALL_RUN_MAX, Folded, TableListing, listing_of
 from pydanube.stream.segments import SegmentPlan, segment_key
 from pydanube.tier import delta, direct
@@ -486,7 +488,7 @@ async def test_a_topic_that_becomes_a_table_late_has_all_its_segments_in_it(tmp_
             await uploaded(broker, topic, number * 10, 10)
         assert topic.ledger.stream.record.cold.indexes
         assert not (place.folder(topic) / "_delta_log").exists()
-        await caller(broker.door).topics.alter(TOPIC, partitions=None, policies={"table": "delta"})
+        await caller(broker.door).carry_out(AlterTopic(TOPIC, partitions=None, policies=PolicyChanges(table="delta")))
         await work(broker, topic)
         assert place.table(topic).version() == 1, "in one commit"
         assert by_deltalake(place.folder(topic)) == await all_rows([topic])
@@ -498,14 +500,14 @@ async def test_a_table_outlives_its_policy_and_stays_right_for_what_it_has(tmp_p
         (topic,) = await made(broker)
         await uploaded(broker, topic, 0, 10)
         await uploaded(broker, topic, 10, 10)
-        await caller(broker.door).topics.alter(TOPIC, partitions=None, policies={"table": "none"})
+        await caller(broker.door).carry_out(AlterTopic(TOPIC, partitions=None, policies=PolicyChanges(table="none")))
         await uploaded(broker, topic, 20, 10)
         assert [row["offset"] for row in by_deltalake(place.folder(topic))] == list(range(20))
         await topic.truncate(10)
         for _ in range(2):
             await work(broker, topic)
         assert [row["offset"] for row in by_deltalake(place.folder(topic))] == list(range(10, 20))
-        await caller(broker.door).topics.alter(TOPIC, partitions=None, policies={"table": "delta"})
+        await caller(broker.door).carry_out(AlterTopic(TOPIC, partitions=None, policies=PolicyChanges(table="delta")))
         await work(broker, topic)
         assert by_deltalake(place.folder(topic)) == await all_rows([topic])
 
@@ -521,7 +523,7 @@ async def test_a_deleted_topic_leaves_only_what_is_not_ours(tmp_path: Path, plac
         DeltaTable(folder).optimize.compact()
         theirs = set(folder.rglob("part-*.parquet"))
         (folder / "notes.txt").write_text("mine")
-        await caller(broker.door).topics.delete(TOPIC)
+        await caller(broker.door).carry_out(DeleteTopic(TOPIC))
         while broker.door.leftovers._streams:
             await broker.door.leftovers.sweep()
             await asyncio.sleep(0)
@@ -551,7 +553,7 @@ async def test_a_commit_under_way_when_its_topic_is_deleted_leaves_nothing_eithe
         working = tiering.begin(topic)
         assert working is not None
         await reached.wait()
-        deleting = asyncio.create_task(caller(broker.door).topics.delete(TOPIC))
+        deleting = asyncio.create_task(caller(broker.door).carry_out(DeleteTopic(TOPIC)))
         await asyncio.wait([deleting], timeout=0.5)
         assert (folder / "_delta_log").exists(), "it waits for the commit"
         go_on.set()

@@ -15,8 +15,6 @@ from pydanube.base.errors import DanubeError, ObjectsFailed, SegmentDamaged, Tie
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import BATCH_BYTES_MAX, MIB
 from pydanube.stream.segments import Segment, SegmentPlan
-from pydanube.tier.cache import SizedCache
-from pydanube.tier.call_limit import CallLimit
 from pydanube.tier.frames import (
     BatchReader,
     Frame,
@@ -32,7 +30,9 @@ from pydanube.tier.frames import (
     to_plan,
     to_segment,
 )
-from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX
+from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX, FRAMES_WAITING_BYTES
+from pydanube.tier.process import CallLimit
+from pydanube.tier.reading import SizedCache
 from pydanube.tier.worker import Server
 from pydanube.wire.batch import Batch, build
 from tier.rows_world import simple, streams
@@ -73,7 +73,7 @@ def test_a_batch_of_an_impossible_length_is_refused_at_once(length: int) -> None
 def run_links(work: Any) -> None:
     async def whole() -> None:
         ends = socket.socketpair()
-        links = [FrameStream(*await asyncio.open_connection(sock=end)) for end in ends]
+        links = [await FrameStream.over(end) for end in ends]
         try:
             coroutine: Coroutine[Any, Any, None] = work(*links)
             await coroutine
@@ -101,7 +101,7 @@ def test_a_frame_that_is_too_long_is_neither_sent_nor_read() -> None:
     async def work(one: FrameStream, other: FrameStream) -> None:
         with pytest.raises(StreamBroken):
             one.send(FrameKind.DATA, 1, bytes(FRAME_BYTES_MAX + 1))
-        one._writer.write((FRAME_BYTES_MAX + 1).to_bytes(4, "little") + b"\4" + bytes(8))
+        one._transport.write((FRAME_BYTES_MAX + 1).to_bytes(4, "little") + b"\4" + bytes(8))
         with pytest.raises(StreamBroken):
             await other.receive()
 
@@ -110,9 +110,47 @@ def test_a_frame_that_is_too_long_is_neither_sent_nor_read() -> None:
 
 def test_a_frame_of_no_kind_is_the_end() -> None:
     async def work(one: FrameStream, other: FrameStream) -> None:
-        one._writer.write(bytes(4) + b"\x63" + bytes(8))
+        one._transport.write(bytes(4) + b"\x63" + bytes(8))
         with pytest.raises(StreamBroken):
             await other.receive()
+
+    run_links(work)
+
+
+def test_little_is_read_while_frames_wait_to_be_taken() -> None:
+    async def work(one: FrameStream, other: FrameStream) -> None:
+        for number in range(20):
+            one.send(FrameKind.DATA, number, bytes([number]) * CHUNK_BYTES)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert other._untaken_bytes <= FRAMES_WAITING_BYTES + FRAME_BYTES_MAX
+        assert one.waiting_bytes > 10 * CHUNK_BYTES
+        for number in range(20):
+            kind, call, body = await other.receive()
+            assert (kind, call, body == bytes([number]) * CHUNK_BYTES) == (FrameKind.DATA, number, True)
+        assert other._untaken_bytes == 0
+
+    run_links(work)
+
+
+def test_who_sends_waits_while_the_other_end_takes_nothing() -> None:
+    async def work(one: FrameStream, other: FrameStream) -> None:
+        one.send(FrameKind.DATA, 1, bytes(CHUNK_BYTES))
+        one.send(FrameKind.DATA, 2, bytes(CHUNK_BYTES))
+        one.send(FrameKind.DATA, 3, bytes(3 * CHUNK_BYTES))
+        one.send(FrameKind.DATA, 4, bytes(3 * CHUNK_BYTES))
+        waiting = asyncio.create_task(one.drain())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        for number in range(1, 5):
+            assert (await other.receive()).call == number
+        await waiting
+        one.send(FrameKind.DATA, 5, bytes(FRAME_BYTES_MAX))
+        waiting = asyncio.create_task(one.drain())
+        await asyncio.sleep(0)
+        other.close()
+        with pytest.raises(StreamBroken):
+            await waiting
 
     run_links(work)
 

@@ -11,6 +11,7 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, LedgerDamaged
 from pydanube.base.ids import LedgerId
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations.topics import CreateTopic
 from pydanube.storage.stream.copies import CopyReader
 from pydanube.stream.record import LedgerRecord, LostRange
 from pydanube.stream.segments import Segment
@@ -43,7 +44,7 @@ async def test_a_ledger_that_ends_in_lost_messages_is_uploaded_without_them_and_
 ) -> None:
     """Accepted damage, or what a power cut took of a buffered ledger; of the ledger only the first `left` remain."""
     async with opened(tmp_path, WorldObjects(), LOCAL_NOTHING) as broker:
-        await caller(broker.door).topics.create(TOPIC, durability=durability)
+        await caller(broker.door).carry_out(CreateTopic(TOPIC, durability=durability.value))
         topic = await topic_of(broker)
         stream = topic.ledger.stream
         await publish(topic, 0, 20)

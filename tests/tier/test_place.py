@@ -10,7 +10,7 @@ import pytest
 from pydanube.base.errors import ObjectMissing
 from pydanube.base.limits import MIB
 from pydanube.stream.segments import segment_key
-from pydanube.tier.process import open_segments
+from pydanube.tier.process import SegmentProcesses
 from tier.rows_world import STREAM, full, messages, plan_of, simple
 from tier.test_direct import flow, read_all
 
@@ -20,7 +20,7 @@ pytest.importorskip("opendal")
 @pytest.mark.parametrize("scheme", ["fs", "memory"])
 def test_segments_are_written_merged_read_and_removed(tmp_path: Path, scheme: str) -> None:
     async def work() -> None:
-        segments = open_segments(scheme, {"root": str(tmp_path)} if scheme == "fs" else {}, "here")
+        segments = SegmentProcesses(scheme, {"root": str(tmp_path)} if scheme == "fs" else {}, "here")
         try:
             parts = [full(), simple(5000, first=20, per_batch=1000)]
             sources = []

@@ -14,6 +14,7 @@ from pydanube.base import limits
 from pydanube.base.errors import ConfigInvalid, ObjectsFailed, ObjectsRefused, SegmentDamaged, SegmentMissing
 from pydanube.broker.cold.claim import MARK
 from pydanube.broker.standalone import Broker
+from pydanube.operations.topics import DeleteTopic
 from pydanube.stream import cold
 from pydanube.stream.segments import segment_key
 from pydanube.tier import direct
@@ -298,7 +299,7 @@ async def test_a_deleted_topic_takes_its_objects_along_and_no_others(tmp_path: P
             await tiering_of(broker).upload(topic)
         objects.objects["t1/mine.txt"] = b"not the broker's"
         before = set(objects.objects)
-        await caller(broker.door).topics.delete(TOPIC)
+        await caller(broker.door).carry_out(DeleteTopic(TOPIC))
         gone = before - set(objects.objects)
         assert len(gone) == 1
         assert numbers(await read_all(await topic_of(broker, "/default/other"))) == list(range(30))
@@ -312,7 +313,7 @@ async def test_a_deletion_does_not_wait_for_object_storage_that_fails_and_ends_l
         await publish(topic, 0, 30)
         await tiering_of(broker).upload(topic)
         objects.faults["delete"] = [Fault.FAILS]
-        await caller(broker.door).topics.delete(TOPIC)
+        await caller(broker.door).carry_out(DeleteTopic(TOPIC))
         assert [key for key in objects.objects if key.endswith(".parquet")]
         await broker.door.leftovers.sweep()
         assert not [key for key in objects.objects if key.endswith(".parquet")]

@@ -10,6 +10,7 @@ from pydanube.base.errors import StateInvalid
 from pydanube.base.limits import (
     ACK_RANGES_MAX,
     DEDUP_WINDOW_BATCHES,
+    FILLED_MAX,
     NAME_BYTES_MAX,
     OFFSET_MAX,
     PRODUCERS_FORGOTTEN_MAX,
@@ -25,6 +26,10 @@ from pydanube.topic.records import (
     Acked,
     Cause,
     CursorChunks,
+    Filled,
+    Filling,
+    FillsForgotten,
+    FillState,
     Moved,
     ProducerAttached,
     ProducersForgotten,
@@ -82,6 +87,23 @@ GOLDEN: list[tuple[Record, str]] = [
         ),
     ),
     (SnapshotEnd(7), "14 0700000000000000"),
+    (
+        Filling(bytes(range(16)), 1, 2, 3),
+        "09 000102030405060708090a0b0c0d0e0f 0100000000000000 0200000000000000 0300000000000000",
+    ),
+    (Filled(bytes(range(16)), 1), "0a 000102030405060708090a0b0c0d0e0f 0100000000000000"),
+    (
+        FillsForgotten((bytes(range(16)), bytes(16))),
+        "0b 000102030405060708090a0b0c0d0e0f 00000000000000000000000000000000",
+    ),
+    (
+        FillState(bytes(range(16)), 1, 2, 3),
+        "15 000102030405060708090a0b0c0d0e0f 0100000000000000 0200000000000000 0300000000000000",
+    ),
+    (
+        FillState(bytes(range(16)), 1, 0, 0),
+        "15 000102030405060708090a0b0c0d0e0f 0100000000000000 0000000000000000 0000000000000000",
+    ),
 ]
 
 
@@ -93,6 +115,7 @@ def test_the_bytes_of_a_record_never_change(record: Record, data: str) -> None:
 
 numbers = st.integers(0, NUMBER_MAX)
 ids = st.integers(1, NUMBER_MAX)
+sinks = st.binary(min_size=16, max_size=16)
 floors = st.integers(0, OFFSET_MAX + 1)
 names = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=60)
 options = st.binary(max_size=100)
@@ -141,6 +164,11 @@ records: st.SearchStrategy[Record] = st.one_of(
         ),
     ),
     producers(),
+    st.builds(Filling, sinks, ids, floors, ids),
+    st.builds(Filled, sinks, ids),
+    st.builds(FillsForgotten, st.lists(sinks, min_size=1, max_size=9, unique=True).map(tuple)),
+    st.builds(FillState, sinks, ids, floors, ids),
+    st.builds(FillState, sinks, ids, st.just(0), st.just(0)),
     st.builds(SnapshotEnd, numbers),
 )
 
@@ -173,7 +201,7 @@ def test_bytes_are_one_record_or_none(record: Record, draw: st.DataObject) -> No
 
 @given(
     st.one_of(
-        st.binary(max_size=200), st.builds(lambda kind, rest: bytes([kind]) + rest, st.integers(1, 20), st.binary())
+        st.binary(max_size=200), st.builds(lambda kind, rest: bytes([kind]) + rest, st.integers(1, 21), st.binary())
     )
 )
 @settings(max_examples=400)
@@ -203,6 +231,7 @@ LARGEST: list[Record] = [
     ProducerState(
         1, "x" * NAME_BYTES_MAX, 1, 1, False, 0, DEDUP_WINDOW_BATCHES, *[tuple(range(DEDUP_WINDOW_BATCHES))] * 2
     ),
+    FillsForgotten(tuple(number.to_bytes(16, "big") for number in range(FILLED_MAX))),
 ]
 
 
@@ -267,6 +296,16 @@ TOO_MUCH: list[Record] = [
     ProducerState(1, "x", 1, 0, False, 0, 9, (0,), (-1,)),
     ProducerState(1, "x", 1, 0, False, 0, 9, (0,), (OFFSET_MAX + 1,)),
     ProducerState(1, "x", 1, 0, False, 0, 200, *[tuple(range(DEDUP_WINDOW_BATCHES + 1))] * 2),
+    Filling(bytes(16), 0, 0, 1),
+    Filling(bytes(16), 1, 0, 0),
+    Filling(bytes(16), 1, -1, 1),
+    Filled(bytes(16), 0),
+    FillsForgotten(()),
+    FillsForgotten((bytes(16), bytes(16))),
+    FillsForgotten(tuple(number.to_bytes(16, "big") for number in range(FILLED_MAX + 1))),
+    FillState(bytes(16), 0, 0, 1),
+    FillState(bytes(16), 1, 5, 0),
+    FillState(bytes(16), 1, 5, -1),
     SnapshotEnd(-1),
 ]
 

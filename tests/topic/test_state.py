@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydanube.base.errors import (
-    AckInvalid,
     DanubeError,
     NameInvalid,
     StateInvalid,
@@ -72,7 +71,7 @@ def facts(state: TopicState) -> object:
         (p.id, p.name, p.epoch, p.used, p.doubtful, p.start, p.next_sequence, list(p.firsts), list(p.bases))
         for p in producers
     ]
-    return subscriptions, remembered, state.producers.forgotten, next_ids(state)
+    return subscriptions, remembered, state.producers.forgotten, next_ids(state), [*state.fills.snapshot()]
 
 
 def known_producer(state: TopicState, producer: int) -> bool:
@@ -120,19 +119,26 @@ def listed(record: Record | None) -> list[Record]:
     return [] if record is None else [record]
 
 
+def filled(state: TopicState, sink: bytes, batch: int, first: int, now: int) -> list[Record]:
+    """Begins a part, or ends the one that was begun."""
+    if state.fills.open is not None:
+        return [state.fills.decide_end()]
+    return [*state.fills.decide_begin(sink, batch, first, now + 1, lambda _, filled: filled > now // 5)]
+
+
 @st.composite
 def steps(draw: st.DrawFn) -> Step:
     name, subscription, floor = draw(names), draw(ids), draw(st.integers(0, END))
     group, cause, move = draw(st.lists(ranges, min_size=1, max_size=5)), draw(causes), draw(moves)
-    generation, kind, now = draw(st.integers(0, 2)), draw(st.sampled_from(SubscriptionKind)), draw(st.integers(0, 20))
+    kind, now = draw(st.sampled_from(SubscriptionKind)), draw(st.integers(0, 20))
     choices: list[Step] = [
         lambda state: [state.decide_create(name, kind, floor, END, name.encode())],
         lambda state: listed(state.decide_change(subscription, str(floor).encode())),
         lambda state: [state.decide_delete(subscription)],
-        lambda state: listed(state.decide_ack(subscription, generation, group, END, cause)),
         lambda state: listed(state.get(subscription).cursor.decide_ack(group, END, cause)),
-        lambda state: listed(state.decide_move(subscription, floor, END, move)),
+        lambda state: listed(state.get(subscription).cursor.decide_move(floor, END, move)),
         lambda state: [*state.producers.decide_attach(name * (now % 3 + 1), now * WEEK // 5)],
+        lambda state: filled(state, name.encode() * 16, subscription, floor, now),
     ]
     return draw(st.sampled_from(choices))
 
@@ -341,9 +347,7 @@ def test_a_batch_that_a_crash_may_take_is_not_in_the_snapshot() -> None:
         (lambda state: state.decide_change(1, bytes(SUBSCRIPTION_OPTIONS_BYTES_MAX + 1)), SubscriptionInvalid),
         (lambda state: state.decide_change(2, b""), SubscriptionNotFound),
         (lambda state: state.decide_delete(2), SubscriptionNotFound),
-        (lambda state: state.decide_ack(2, 0, [(0, 0)], END), SubscriptionNotFound),
-        (lambda state: state.decide_ack(1, 1, [(0, 0)], END), AckInvalid),
-        (lambda state: state.decide_move(2, 0, END, Cause.SEEK), SubscriptionNotFound),
+        (lambda state: state.get(2), SubscriptionNotFound),
     ],
 )
 def test_a_decision_that_cannot_be_taken_says_why(
@@ -381,12 +385,6 @@ def test_the_same_options_again_are_not_logged() -> None:
     assert change is not None
     state.replay(change)
     assert state.get(1).options == b"x"
-
-
-def test_an_ack_from_before_a_seek_is_fine_and_ignored() -> None:
-    state = made(Moved(1, 1, 0, Cause.SEEK, 0))
-    assert state.decide_ack(1, 0, [(0, 0)], END) is None
-    assert state.decide_ack(1, 1, [(0, 0)], END) == Acked(1, 1, ((0, 0),))
 
 
 def test_counts_by_cause_survive_a_restart() -> None:

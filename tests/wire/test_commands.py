@@ -277,10 +277,7 @@ def test_a_command_that_the_other_side_would_refuse_is_not_encoded() -> None:
         Nack(1, 1, 0, [(0, 0)], POLICY_MICROSECONDS_MAX + 1),
         Nack(1, 1, 0, [(0, 0)], 0, "ü" * 501),
         Request(1, "x", {"verb": "y"}),
-        Request(1, "x", {"a": "a" * CONTROL_BYTES_MAX}),
-        Request(1, "x", {"a": float("nan")}),
-        Request(1, "x", {"a": b"bytes"}),
-        Request(1, "x", {"a": "\ud800"}),
+        Reply(1, {"a": 1 << 64}),
         Reply(1, {"a": nested(JSON_DEPTH_MAX)}),
         Reply(1, {"a": nested(100_000)}),
     ):

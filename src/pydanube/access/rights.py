@@ -1,6 +1,6 @@
-"""What can be allowed, on what, and the function that is asked before anything is done.
+"""What can be allowed, on what, and the function that is called before anything is done.
 
-A partition has no rights of its own: whoever may use a topic may use all its partitions.
+A partition has no rights of its own: rights to a topic apply to all its partitions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ class Action(StrEnum):
     REFLECTION = "reflection"  # broker: its services, routes and errors
     CONNECTION_LIST = "connection.list"  # broker
     BACKUP = "backup"  # broker
-    NOTES = "notes"  # broker: what a face remembers across restarts
 
     NAMESPACE_LIST = "namespace.list"  # broker
     NAMESPACE_CREATE = "namespace.create"  # namespace
@@ -31,7 +30,7 @@ class Action(StrEnum):
     NAMESPACE_ALTER = "namespace.alter"  # namespace
     NAMESPACE_DELETE = "namespace.delete"  # namespace
 
-    TOPIC_LIST = "topic.list"  # namespace, or broker for all of them; also to hear of topics that change
+    TOPIC_LIST = "topic.list"  # namespace, or broker for all of them; also to watch for topics that change
     TOPIC_LOOKUP = "topic.lookup"  # topic: whether it exists, its kind and partitions
     TOPIC_CREATE = "topic.create"  # topic, also where the first use creates it
     TOPIC_DESCRIBE = "topic.describe"  # topic
@@ -54,8 +53,8 @@ class Action(StrEnum):
     SUBSCRIPTION_SKIP = "subscription.skip"  # subscription
 
     STORAGE_STATUS = "storage.status"  # broker: object storage, damage
-    STORAGE_PLACE = "storage.place"  # broker: where its segments are, for those who read them directly
-    STORAGE_DESCRIBE = "storage.describe"  # topic: what it stores where; namespace: the same of its topics
+    STORAGE_LOCATE = "storage.locate"  # broker: where its segments are, for those who read them directly
+    STORAGE_DESCRIBE = "storage.describe"  # topic: what it stores where; namespace: the same for its topics
     STORAGE_VERIFY = "storage.verify"  # topic
     STORAGE_UPLOAD = "storage.upload"  # topic
     STORAGE_SALVAGE = "storage.salvage"  # topic
@@ -83,7 +82,7 @@ class ResourceKind(StrEnum):
 class Resource(NamedTuple):
     kind: ResourceKind
     name: str = ""
-    topic: str = ""  # of a subscription
+    topic: str = ""  # the topic of a subscription
 
     def __str__(self) -> str:
         named = f"{self.kind} {self.name}" if self.name else f"the {self.kind}"

@@ -1,4 +1,4 @@
-"""Turns a URL, its options and the environment into a location in object storage, in the terms of opendal.
+"""Turns a URL, its options and the environment into a location in object storage, in opendal's terms.
 
 Owns the names of schemes and options, and where credentials come from: the environment, never the URL or the
 configuration file, because both are displayed. It opens nothing. docs/tiering.md has the table for operators.
@@ -21,7 +21,7 @@ OPTIONS_MAX = 64
 _SHOWN_CHARACTERS = 60
 
 _ALIASES = {"file": "fs", "gs": "gcs", "rediss": "redis"}  # common names -> opendal's names
-_HOST_OPTIONS = ("bucket", "container", "filesystem", "share_name")  # the first that a service has gets the URL's host
+_HOST_OPTIONS = ("bucket", "container", "filesystem", "share_name")  # the first that a service has is the URL's host
 _NEVER_GIVEN = frozenset({"root", "atomic_write_dir", "scheme", *_HOST_OPTIONS})  # set by the URL or by this program
 _ENDPOINTS = {"redis": "redis", "rediss": "rediss", "memcached": "tcp", "ftp": "ftp", "http": "http"}  # others: https
 _WHERE = ("endpoint", "region", "account_name")
@@ -29,7 +29,7 @@ _WHO = ("username", "user", "profile")
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectsPlace:
+class ObjectsLocation:
     """A location in object storage. `options` may hold credentials, so never log them; `shown` is safe to display."""
 
     scheme: str  # opendal's name of the service
@@ -42,7 +42,7 @@ class ObjectsPlace:
         return [text for name, text in self.options.items() if text and is_secret(name)]
 
 
-def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping[str, str]) -> ObjectsPlace:
+def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping[str, str]) -> ObjectsLocation:
     """The location; raises `ConfigInvalid`, which never shows a credential."""
     parts = _split(url)
     known = _known_options(parts.scheme)
@@ -61,11 +61,11 @@ def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping
     shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
     endpoint = given.get("endpoint")
     client_access = (shown, {**_whereabouts(found, host), **_of_nobody(given)})
-    return ObjectsPlace(scheme, found, f"{shown} at {endpoint}" if endpoint else shown, client_access)
+    return ObjectsLocation(scheme, found, f"{shown} at {endpoint}" if endpoint else shown, client_access)
 
 
 def _whereabouts(found: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
-    """The options that say where the service is, and not who uses it."""
+    """The options that say where the service is, without credentials."""
     return {
         name: found[name]
         for name in _WHERE
@@ -78,20 +78,21 @@ def _of_nobody(given: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in given.items() if name not in _WHO and not is_file_name(name)}
 
 
-def delta_options(place: ObjectsPlace) -> tuple[str, dict[str, str]] | None:
-    """The URI of the same location and the `storage_options` for `deltalake`; None if it cannot use the service."""
-    if place.scheme not in _DELTA:
+def delta_options(location: ObjectsLocation) -> tuple[str, dict[str, str]] | None:
+    """The URI of the same location and its `storage_options` for `deltalake`; None if that does not support the
+    service."""
+    if location.scheme not in _DELTA:
         return None
-    if place.scheme == "fs":
-        return f"file://{quote(place.options['root'].rstrip('/'))}", {}
-    scheme, host, names = _DELTA[place.scheme]
-    given = {theirs: place.options[ours] for ours, theirs in names.items() if ours in place.options}
-    if place.options.get("endpoint", "").startswith("http://"):
+    if location.scheme == "fs":
+        return f"file://{quote(location.options['root'].rstrip('/'))}", {}
+    scheme, host, names = _DELTA[location.scheme]
+    given = {theirs: location.options[ours] for ours, theirs in names.items() if ours in location.options}
+    if location.options.get("endpoint", "").startswith("http://"):
         given["allow_http"] = "true"
-    if place.scheme == "s3":
+    if location.scheme == "s3":
         given["conditional_put"] = "etag"
-    root = place.options["root"].strip("/")
-    return f"{scheme}://{place.options[host]}" + (f"/{quote(root)}" if root else ""), given
+    root = location.options["root"].strip("/")
+    return f"{scheme}://{location.options[host]}" + (f"/{quote(root)}" if root else ""), given
 
 
 _DELTA: dict[str, tuple[str, str, dict[str, str]]] = {  # scheme -> deltalake's scheme, our host option, option names
@@ -333,7 +334,7 @@ def _of_connection_string(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _complete(scheme: str, found: dict[str, str]) -> None:
-    """Adds options that opendal requires and other tools take for granted."""
+    """Adds options that opendal requires and that other tools assume."""
     if scheme == "s3" and "endpoint" in found:
         found.setdefault("region", "us-east-1")  # servers other than Amazon's rarely have regions, but sign with one
     if scheme == "gcs" and "endpoint" in found and "://" not in found["endpoint"]:

@@ -20,7 +20,7 @@ from typing import ClassVar
 import opendal
 from opendal import exceptions, layers
 
-from pydanube.adapters.objects_url import ObjectsPlace
+from pydanube.adapters.objects_url import ObjectsLocation
 from pydanube.adapters.placed_files import place as place_file
 from pydanube.adapters.placed_files import remove_left_overs, write_gently
 from pydanube.base.errors import DanubeError, ObjectExists, ObjectMissing, ObjectsFailed, ObjectsRefused, TierBusy
@@ -64,18 +64,18 @@ _REFUSED = (
 class OpendalObjects:
     """The `Objects` port for one location. It belongs to one event loop."""
 
-    def __init__(self, place: ObjectsPlace, call_seconds: float = CALL_SECONDS) -> None:
+    def __init__(self, location: ObjectsLocation, call_seconds: float = CALL_SECONDS) -> None:
         """Raises `ObjectsRefused` if opendal rejects the options; most services are contacted with the first call."""
-        self._place = place
+        self._location = location
         self._call_seconds = call_seconds
-        self._secrets = sorted(place.secrets(), key=len, reverse=True)
-        self._folder = Path(place.options["root"]) if place.scheme == "fs" else None
+        self._secrets = sorted(location.secrets(), key=len, reverse=True)
+        self._folder = Path(location.options["root"]) if location.scheme == "fs" else None
         try:
-            operator = opendal.AsyncOperator(place.scheme, **place.options)
+            operator = opendal.AsyncOperator(location.scheme, **location.options)
         except _ERRORS as error:
-            raise self._typed(error, "open", place.shown) from None
+            raise self._typed(error, "open", location.shown) from None
         operator = operator.layer(layers.TimeoutLayer(CONTROL_SECONDS, DATA_SECONDS))
-        if place.scheme not in _TRIES_AGAIN:
+        if location.scheme not in _TRIES_AGAIN:
             operator = operator.layer(layers.RetryLayer(RETRIES_MAX, 2.0, True, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN))
         self._operator = operator
         self._capability = operator.capability()
@@ -88,7 +88,7 @@ class OpendalObjects:
         _Exit.prepare()
 
     def __repr__(self) -> str:
-        return f"OpendalObjects({self._place.shown})"
+        return f"OpendalObjects({self._location.shown})"
 
     @property
     def creates_atomically(self) -> bool:
@@ -122,7 +122,7 @@ class OpendalObjects:
                 try:
                     return bytes(await self._operator.read(key, offset=start, size=length))
                 except (exceptions.RangeNotSatisfied, exceptions.Unexpected):
-                    # Services report a range beyond the end in many ways, even if it begins before the end.
+                    # Services report a range beyond the end in many ways, even one that begins before the end.
                     size = await self._size(key)
                     if start + length <= size:
                         raise
@@ -146,7 +146,7 @@ class OpendalObjects:
         if not prefix.endswith("/") and prefix:
             raise ObjectsRefused(f"the prefix {prefix!r} does not end with a slash")
         if not self.can_list:
-            raise ObjectsRefused(f"object storage of {self._place.scheme} cannot list objects")
+            raise ObjectsRefused(f"object storage of {self._location.scheme} cannot list objects")
         async with self._call("list", prefix, LIST_SECONDS):
             found: list[str] = []
             async for entry in await self._operator.list(prefix or "/", recursive=True):
@@ -266,7 +266,7 @@ def _of_system(error: OSError, operation: str, key: str) -> DanubeError:
 
 def _check_key(key: str) -> None:
     steps = key.split("/")
-    sound = (
+    valid = (
         all(steps)
         and all(step not in (".", "..") and len(step.encode()) <= KEY_STEP_BYTES_MAX for step in steps)
         and steps[0] != UNFINISHED
@@ -275,7 +275,7 @@ def _check_key(key: str) -> None:
         and key.isprintable()
         and "\\" not in key
     )
-    if not sound:
+    if not valid:
         raise ObjectsRefused(f"{key[:100]!r} is not a valid object key")
 
 

@@ -1,8 +1,8 @@
 """Creates a file under its name completely, only once, and durably: it is written elsewhere, then linked to its name.
 
 opendal can do only half of this: a file that is created only if absent is visible while it grows, and one that is
-written elsewhere first replaces a file created in the meantime. A hard link does both. All of it blocks, so call it in
-a thread.
+written elsewhere first replaces a file created in the meantime. A hard link does both. Every function blocks, so call
+them in a thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events of the whole process, passed on to the objects that registered for them: a fork, and the exit."""
+"""Passes events of the process on to the objects that registered for them: a fork, and the exit."""
 
 from __future__ import annotations
 
@@ -8,32 +8,30 @@ from typing import Protocol
 from weakref import WeakSet
 
 
-class Concerned(Protocol):
+class ProcessObserver(Protocol):
     def forked(self) -> None:
         """Called in the child after a fork: sockets and threads belong to the parent."""
-        ...
 
     def left_open(self) -> None:
         """Called when the process exits."""
-        ...
 
 
-_concerned: WeakSet[Concerned] = WeakSet()
+_observers: WeakSet[ProcessObserver] = WeakSet()
 
 
-def tell(concerned: Concerned) -> None:
-    """Registers an object, which hears of forks and of the exit for as long as it exists."""
-    _concerned.add(concerned)
+def register(observer: ProcessObserver) -> None:
+    """Calls the observer at a fork and at the exit, as long as it exists."""
+    _observers.add(observer)
 
 
 def _forked() -> None:
-    for each in list(_concerned):
+    for each in list(_observers):
         each.forked()
 
 
 @atexit.register
 def _ends() -> None:
-    for each in list(_concerned):
+    for each in list(_observers):
         each.left_open()
 
 

@@ -1,4 +1,4 @@
-"""A file that appears complete or not at all: it is written under another name, and renamed when it is complete."""
+"""Writes a file that appears completely or not at all: it gets its name once it is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file to write to, in the folder of `path`. What exists at `path` is not opened, nor a link followed."""
+    """A new file to write to, in the folder of `path`. Neither opens what exists at `path` nor follows a link there."""
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part", delete=False) as file:
         try:
             yield file

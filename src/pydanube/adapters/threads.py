@@ -21,5 +21,5 @@ class ThreadOffload:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     def close(self) -> None:
-        """Waits for functions in progress and ends the threads."""
+        """Waits for running functions and ends the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemRandomness
 from pydanube.broker.lost_node import forget_node
-from pydanube.wire.objects import Object
+from pydanube.operations.storage import LostNode, LostTopic
 
 
-async def forget(data_dir: Path, *, accept: bool) -> Object:
+async def forget(data_dir: Path, *, accept: bool) -> LostNode:
     """What is lost, by topic, with a storage node that is gone; with `accept`, the metadata forgets the node."""
     for_metadata, for_node = PosixDisk(data_dir / "metadata"), PosixDisk(data_dir / "node")
     try:
@@ -18,4 +18,4 @@ async def forget(data_dir: Path, *, accept: bool) -> Object:
     finally:
         for_metadata.close()
         for_node.close()
-    return {"node": node, "topics": [topic._asdict() for topic in topics]}
+    return LostNode(node, [LostTopic(*topic) for topic in topics], accept)

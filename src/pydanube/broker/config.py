@@ -69,31 +69,32 @@ def _switch(text: str) -> bool:
     return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}[text.lower()]
 
 
-def whole(least: int, most: int) -> ValueType:
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,18}", text) or not least <= int(text) <= most:
-            raise ValueError("not a number in the range")
-        return int(text)
+def _digits(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise ValueError("not a whole number")
+    return int(text)
 
-    return ValueType(f"a whole number from {least} to {most}", parse)
+
+def _between(least: float, most: float, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        if not least <= (found := read(text)) <= most:
+            raise ValueError("out of range")
+        return found
+
+    return parse
+
+
+def whole(least: int, most: int) -> ValueType:
+    return ValueType(f"a whole number from {least} to {most}", _between(least, most, _digits))
 
 
 def size(least: int, most: int) -> ValueType:
-    def parse(text: str) -> int:
-        if not least <= (found := bytes_of(text)) <= most:
-            raise ValueError("not a size in the range")
-        return found
-
-    return ValueType(f"a size such as 64MiB, from {least} to {most} bytes", parse)
+    return ValueType(f"a size such as 64MiB, from {least} to {most} bytes", _between(least, most, bytes_of))
 
 
 def seconds(least: float, most: float) -> ValueType:
-    def parse(text: str) -> float:
-        if not least <= (found := seconds_of(text)) <= most:
-            raise ValueError("not a duration in the range")
-        return found
-
-    return ValueType(f"a duration such as 30s or 1h, from {least:.10g} to {most:.10g} seconds", parse)
+    expects = f"a duration such as 30s or 1h, from {least:.10g} to {most:.10g} seconds"
+    return ValueType(expects, _between(least, most, seconds_of))
 
 
 def whole_seconds(least: int, most: int) -> ValueType:

@@ -12,10 +12,11 @@ from pydanube.base.errors import NodeDirectoryInvalid
 from pydanube.base.ids import NodeIdentity
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.state.log import state_stream
+from pydanube.metadata.tables import STORAGE_NODE
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
-from pydanube.storage.local import STORAGE_NODE, registration
-from pydanube.storage.metadata.file import LocalMetadata
+from pydanube.storage.metadata.raft import RaftMetadata
+from pydanube.storage.metadata.table import Table
 from pydanube.storage.node.node_file import read_node_file
 from pydanube.storage.stream.catalog import MetadataCatalog
 from pydanube.stream.record import StreamRecord
@@ -40,14 +41,14 @@ async def forget_node(
     """Returns the node that the metadata names, and what is lost with it. With `accept`, the metadata forgets it."""
     found: list[tuple[NodeIdentity, list[LostTopic]]] = []
 
-    async def look(metadata: LocalMetadata) -> None:
+    async def look(metadata: RaftMetadata) -> None:
         identity = await _missing_node(metadata, for_node)
         found.append((identity, await _lost(metadata, identity)))
         if not accept:
             raise _OnlyLooking
 
     try:
-        metadata = await LocalMetadata.open(for_metadata, randomness, approve=look)
+        metadata = await RaftMetadata.open(for_metadata, randomness, approve=look)
     except _OnlyLooking:
         return found[0]
     try:
@@ -57,9 +58,9 @@ async def forget_node(
     return found[0]
 
 
-async def _missing_node(metadata: LocalMetadata, for_node: Disk) -> NodeIdentity:
+async def _missing_node(metadata: RaftMetadata, for_node: Disk) -> NodeIdentity:
     """The node that the metadata names. Raises unless its directory is empty or gone."""
-    known, found = registration(metadata), await read_node_file(for_node)
+    known, found = Table(metadata, STORAGE_NODE).get(), await read_node_file(for_node)
     if known is None or not known.boots:
         raise NodeDirectoryInvalid("the metadata names no storage node, so none can be lost; start the broker")
     if found is not None and found.identity == known.identity:
@@ -71,7 +72,7 @@ async def _missing_node(metadata: LocalMetadata, for_node: Disk) -> NodeIdentity
     return known.identity
 
 
-async def _lost(metadata: LocalMetadata, identity: NodeIdentity) -> list[LostTopic]:
+async def _lost(metadata: RaftMetadata, identity: NodeIdentity) -> list[LostTopic]:
     catalog = MetadataCatalog(metadata)
     found: list[LostTopic] = []
     for record in Directory(metadata).everything():
@@ -95,7 +96,7 @@ def _lost_of(topic: str, record: StreamRecord, identity: NodeIdentity) -> LostTo
     return LostTopic(topic, messages, record.unsealed in gone, stored)
 
 
-async def _forget(metadata: LocalMetadata, identity: NodeIdentity) -> None:
+async def _forget(metadata: RaftMetadata, identity: NodeIdentity) -> None:
     """Removes the node last: until then a broker refuses to start, and this can be repeated."""
     catalog = MetadataCatalog(metadata)
     for stream in await catalog.streams():
@@ -107,6 +108,5 @@ async def _forget(metadata: LocalMetadata, identity: NodeIdentity) -> None:
         left = record.without_node(stream, identity)
         if left is not record:
             await catalog.store(stream, left, version, record)
-    known = registration(metadata)
-    assert known is not None
-    await metadata.transact([(STORAGE_NODE, known.version)], [(STORAGE_NODE, None)], reserve=True)
+    node = Table(metadata, STORAGE_NODE)
+    await node.replace("", node.version(), None, reserve=True)

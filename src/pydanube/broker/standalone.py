@@ -1,6 +1,6 @@
 """A whole broker in one process, on one directory: the composition root of `danube standalone`.
 
-The order of a start is §26's: lock, metadata, journal, then the door opens. A stop is the same backwards.
+§26 gives the order of a start: lock, metadata, journal, then the door opens. A stop has the opposite order.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pydanube.access.rights import Authorise, authorise
-from pydanube.adapters.objects_url import ObjectsPlace, delta_options
+from pydanube.adapters.objects_url import ObjectsLocation, delta_options
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.addresses import HostPort
-from pydanube.base.counting import Histogram
 from pydanube.base.errors import ConfigInvalid, DanubeError, DirectoryInUse, DiskFailed
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
 from pydanube.broker.cold.claim import Claim
@@ -27,12 +26,14 @@ from pydanube.broker.cold.tiering import Space
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.door.backups import Backups
 from pydanube.broker.door.door import Door
-from pydanube.broker.limits.disk_room import Room, check_new, reserve_of
+from pydanube.broker.door.metrics import Page, Source
+from pydanube.broker.door.process import Process
+from pydanube.broker.limits.disk_room import DiskRoom, check_new, reserve_of
 from pydanube.ports.clock import Clock
 from pydanube.ports.segments import Segments
 from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.local import open_local
-from pydanube.storage.metadata.file import LocalMetadata
+from pydanube.storage.metadata.raft import RaftMetadata
 from pydanube.storage.node.bad_blocks import NODE_FILE
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
@@ -41,7 +42,7 @@ from pydanube.storage.stream.tail import TailCache
 from pydanube.stream.tiering import TierSettings
 
 log = logging.getLogger(__name__)
-FORGETFUL = ("memory",)  # places that are empty after a restart: nothing is kept there alone
+FORGETFUL = ("memory",)  # locations that are empty after a restart: local copies stay as well
 Claiming = Callable[[], Awaitable[None]]
 
 
@@ -49,7 +50,7 @@ Claiming = Callable[[], Awaitable[None]]
 class ObjectsSettings:
     """Where sealed messages go, and when."""
 
-    place: ObjectsPlace
+    location: ObjectsLocation
     tier: TierSettings = field(default_factory=TierSettings)
 
 
@@ -60,18 +61,18 @@ class StandaloneSettings:
     port: int = 6650
     auto_create: bool = True
     node: NodeSettings = field(default_factory=NodeSettings)
-    reserve_bytes: int | None = None  # of the disk, not for messages; else by the size of a journal file
+    reserve_bytes: int | None = None  # kept free of messages; by default, it depends on the size of a journal file
     objects: ObjectsSettings | None = None
     cache_bytes: int | None = None
-    advertise: HostPort | None = None  # what clients are told; else what is bound
+    advertise: HostPort | None = None  # the address given to clients; by default, the bound one
     certificate: tuple[Path, Path] | None = None  # a chain and its key, in PEM: TLS
     connections_max: int = CONNECTIONS_MAX
     keepalive_seconds: int = KEEPALIVE_SECONDS
-    admin_listen: HostPort | None = None  # where the gRPC services that manage a broker are served again
-    admin_required: bool = True  # else a port that is taken is only logged
-    disk: Callable[[Path], PosixDisk] = PosixDisk  # a test's fails when told to
-    segments: Callable[[ObjectsPlace], Segments] | None = None  # a test's, in this process
-    authorise: Authorise = authorise  # a test's refuses, or remembers what it was asked
+    admin_listen: HostPort | None = None  # a second address for the gRPC services that manage a broker
+    admin_required: bool = True  # if false, a port that is in use is only logged
+    disk: Callable[[Path], PosixDisk] = PosixDisk  # tests pass a disk that can fail
+    segments: Callable[[ObjectsLocation], Segments] | None = None  # tests pass one that works in this process
+    authorise: Authorise = authorise  # tests pass one that refuses or records
 
 
 class Broker:
@@ -82,9 +83,9 @@ class Broker:
         self.clock = clock or SystemClock()
         self.door: Door
         self._disks: list[PosixDisk] = []
-        self._metadata: LocalMetadata
+        self._metadata: RaftMetadata
         self._node: DiskNode
-        self._room: Room
+        self._room: DiskRoom
         self._backups: Backups
 
     async def open(self) -> None:
@@ -101,12 +102,12 @@ class Broker:
             for disk in self._disks:
                 disk.close()
             if isinstance(error, DirectoryInUse):
-                process = re.search(r"process \d+", str(error))  # as it signed the lock, if it could
+                process = re.search(r"process \d+", str(error))  # its holder wrote this into the lock file, if it could
                 who = "" if process is None else f" ({process[0]})"
                 raise DirectoryInUse(f"another broker{who} is using {settings.data_dir}") from None
             raise
         reserve = reserve_of(settings.node.file_bytes, settings.reserve_bytes)
-        room = self._room = Room(reserve, self._node.room, self._node.make_room, lambda: self._node.ledgers)
+        room = self._room = DiskRoom(reserve, self._node.room, self._node.make_room, lambda: self._node.ledgers)
         await room.start()
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
         watch = CheckedClock(clock)
@@ -120,50 +121,55 @@ class Broker:
         self.door.presence.guards.append(self._node.guard)
 
     def _check_room_if_new(self) -> None:
-        """Before anything is made: a broker that could take no message is not started."""
-        settings, place = self.settings, self.settings.data_dir.absolute()
-        if any((place / name / NODE_FILE).exists() for name in ("metadata", "node")):
+        """Called before anything is created: a broker without room for messages does not start."""
+        settings, directory = self.settings, self.settings.data_dir.absolute()
+        if any((directory / name / NODE_FILE).exists() for name in ("metadata", "node")):
             return
-        there = next(each for each in (place, *place.parents) if each.exists())
-        check_new(shutil.disk_usage(there).free, str(place), settings.node.file_bytes, settings.reserve_bytes)
+        there = next(each for each in (directory, *directory.parents) if each.exists())
+        check_new(shutil.disk_usage(there).free, str(directory), settings.node.file_bytes, settings.reserve_bytes)
 
     async def _open_tier(
         self, used: bool, directory: Directory, randomness: SystemRandomness
     ) -> tuple[ColdTier | None, Claiming | None]:
-        """Object storage, if there is any, and how its place becomes ours. Nothing is asked of it yet."""
+        """Object storage, if it is configured, and the function that claims its location. Contacts nothing yet."""
         objects = self.settings.objects
         if objects is None:
             if used:
                 raise ConfigInvalid("some messages are in object storage, but storage.objects.url is not set")
             return None, None
-        segments = (self.settings.segments or _in_processes)(objects.place)
-        place, tables = objects.place, _tables(objects.place)
+        segments = (self.settings.segments or _in_processes)(objects.location)
+        location, tables = objects.location, _tables(objects.location)
         tier = ColdTier(
-            segments, ColdReader(segments), objects.tier, place.shown, *tables, client_access=place.client_access
+            segments, ColdReader(segments), objects.tier, location.shown, *tables, client_access=location.client_access
         )
-        if objects.place.scheme in FORGETFUL:
+        if location.scheme in FORGETFUL:
             return replace(tier, settings=replace(objects.tier, evicts=False), client_access=None), None
-        claim = Claim(segments, directory.notes, randomness, objects.place.shown, used=used)
+        claim = Claim(segments, directory.store, randomness, location.shown, used=used)
         return tier, claim.take
 
     async def _space(self) -> Space:
-        """Of the disk with the journal. What is to be reused there is as good as free."""
+        """Measures the disk with the journal. Files that will be reused count as free."""
         try:
             found = await self.door.offload.run(shutil.disk_usage, self.settings.data_dir)
         except OSError as error:
             raise DiskFailed(f"could not measure the disk of {self.settings.data_dir}: {error}") from None
-        kept = self._room.reserve_bytes + self._room.reserve_bytes // 8 + self.settings.node.file_bytes
-        usable = found.used + found.free  # without what the system reserves for others
-        return Space(await self._node.room(), usable, kept)
+        reserved = self._room.reserve_bytes + self._room.reserve_bytes // 8 + self.settings.node.file_bytes
+        usable = found.used + found.free  # excludes what the system reserves for other users
+        return Space(await self._node.room(), usable, reserved)
 
-    async def free_bytes(self) -> int:
-        """Where messages are stored."""
-        return await self._disks[-1].free_bytes()
+    def serve(self, process: Process, export: Source) -> None:
+        """Called when the faces listen: `export` adds their metrics. Topics are opened again in the background."""
+        self.door.process = process
+        self.door.metrics.sources += [self._export, export]
+        self.door.reopen()
 
-    @property
-    def commits(self) -> Histogram:
-        """Seconds that groups of the journal took."""
-        return self._node.commits
+    def time_moved(self) -> None:
+        """Called when a test has moved the clock: does everything that has become due."""
+        self.door.time_moved()
+
+    async def _export(self, page: Page) -> None:
+        page.add("danube_disk_free_bytes", await self._disks[-1].free_bytes())  # where messages are stored
+        page.add_histogram("danube_group_commit_seconds", self._node.commits)
 
     def _disk(self, name: str) -> PosixDisk:
         disk = self.settings.disk(self.settings.data_dir / name)
@@ -182,9 +188,9 @@ class Broker:
             disk.close()
 
 
-def _tables(place: ObjectsPlace) -> tuple[str | None, str]:
+def _tables(location: ObjectsLocation) -> tuple[str | None, str]:
     """The URI that tables begin with, or why there can be none."""
-    found = delta_options(place) if "root" in place.options else None
+    found = delta_options(location) if "root" in location.options else None
     if found is None:
         return None, "Delta readers support only files, S3, Google and Azure"
     if find_spec("deltalake") is None:
@@ -192,9 +198,9 @@ def _tables(place: ObjectsPlace) -> tuple[str | None, str]:
     return found[0], ""
 
 
-def _in_processes(place: ObjectsPlace) -> Segments:
+def _in_processes(location: ObjectsLocation) -> Segments:
     try:
         from pydanube.tier.process import SegmentProcesses
     except ImportError as error:
         raise ConfigInvalid(f"storage.objects needs {error.name}: pip install 'pydanube[objects]'") from None
-    return SegmentProcesses(place.scheme, place.options, place.shown)
+    return SegmentProcesses(location.scheme, location.options, location.shown)

@@ -28,7 +28,9 @@ danube consume greetings --from earliest --exit-at-end
   (`danube context use`), and is `danube://127.0.0.1:6650` otherwise. You can write these options, `--ca-file` and
   `--debug` directly after `danube` or after the command.
 - Results go to stdout, as a table, JSON or YAML (`-o`); everything else goes to stderr. Tables are for people and may
-  change; the fields of JSON and YAML are stable.
+  change; the fields of JSON and YAML are stable. Names and units are those of [REST](rest.md): bytes, and microseconds
+  since 1970. A list is one array. `consume`, `top`, `--watch` and `--follow` print a line of JSON, or a document of
+  YAML, for each message or refresh.
 - Commands that delete, move or republish ask for confirmation. `--yes` skips the question; `--dry-run` shows what would
   happen, with numbers, and fails where the command itself would. Without a terminal, pass one of the two.
 - Durations are `250ms`, `90` (seconds), `1h30m` or `1 week`; sizes are `10MB` or `64MiB`. Times are `10m` (ago),

@@ -1,7 +1,8 @@
 """Acknowledgements on their way to the broker, and nacks whose delay must outlive a broken connection.
 
-An `AckGroup` is one small object for many acks, which travel in one frame. It belongs to one partition and generation.
-Awaiting it waits until the acks are durable; failures of groups that no one awaits are reported to the partition.
+An `AckGroup` is one small object for many acks, which travel in one frame: while one is under way, the next fills
+(§38). It belongs to one partition and generation. Awaiting it waits until the acks are durable; failures of groups that
+no one awaits are reported to the partition.
 """
 
 from __future__ import annotations
@@ -18,10 +19,6 @@ from pydanube.client.errors import copy_of
 
 class Acker(Protocol):
     loop: AbstractEventLoop
-
-    def flush_acks_soon(self) -> None:
-        """Sends the acks soon, because someone awaits them."""
-        ...
 
     def obstacle(self) -> DanubeError | None:
         """Why nothing can be sent now; None if it can."""
@@ -74,7 +71,6 @@ class AckGroup:
     def __await__(self) -> Generator[Any, None, None]:
         self.awaited = True
         if not self.done:
-            self._acker.flush_acks_soon()
             waiter: Future[None] = self._acker.loop.create_future()
             self.waiters.append(waiter)
             yield from waiter

@@ -10,11 +10,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydanube.base import units
-from pydanube.base.errors import ArgumentInvalid, BatchInvalid
+from pydanube.base.errors import ArgumentInvalid, BatchInvalid, PolicyInvalid, SubscriptionOptionInvalid
 from pydanube.base.keys import check_key
 from pydanube.base.limits import SECOND
 from pydanube.base.units import Duration as Duration
 from pydanube.base.units import Size as Size
+from pydanube.operations.operation import read
+from pydanube.operations.options import OptionChanges
+from pydanube.operations.policies import PolicyChanges
 from pydanube.wire.batch import Codec
 
 When = int | datetime
@@ -74,12 +77,22 @@ def size_of(size: Size) -> int:
         raise ArgumentInvalid(str(error)) from None
 
 
-def plain(value: Any) -> Any:
-    """Policies and options as the broker accepts them, with each `timedelta` as seconds."""
+def policies_of(given: Mapping[str, Any] | None) -> PolicyChanges:
+    """Policies by name, checked. Raises `PolicyInvalid`."""
+    return read(PolicyChanges, _plain(given or {}), PolicyInvalid)
+
+
+def options_of(given: Mapping[str, Any] | None) -> OptionChanges:
+    """Options of a subscription by name, checked. Raises `SubscriptionOptionInvalid`."""
+    return read(OptionChanges, _plain(given or {}), SubscriptionOptionInvalid)
+
+
+def _plain(value: Any) -> Any:
+    """The values with each `timedelta` as seconds."""
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
         return int(seconds) if seconds.is_integer() else seconds
-    return {each: plain(inner) for each, inner in value.items()} if isinstance(value, Mapping) else value
+    return {each: _plain(inner) for each, inner in value.items()} if isinstance(value, Mapping) else value
 
 
 def microseconds_of(time: When) -> int:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydanube.client.client import Client
+from pydanube.operations.backups import ReadBackup
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
 
-async def read_piece(client: Client, **piece: Any) -> bytes:
-    """Reads a piece of a file, given by `backup`, `name`, `offset` and `length`."""
-    answer = await client.ask_any("backup.read", piece)
+async def read_piece(client: Client, piece: ReadBackup) -> bytes:
+    answer = await client.ask_any(piece)
     assert isinstance(answer, Batches)
     [data] = Batch.parse(answer.batches[0]).payloads()
     assert data is not None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pydanube.base.errors import (
+    BrokerProtocolError,
     ClientClosed,
     ConnectionLost,
     DanubeError,
@@ -17,22 +17,24 @@ from pydanube.base.errors import (
     SegmentMissing,
 )
 from pydanube.base.retry import Backoff
-from pydanube.client.connection import Connection
+from pydanube.client.connection import Channel, Connection
 from pydanube.client.errors import copy_of
-from pydanube.wire.commands import Acked, Deliver, Published, Recall, Reply
+from pydanube.operations.channels import CloseChannel, OpenedConsumer, OpenedProducer
+from pydanube.operations.operation import Request
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
+Opened = TypeVar("Opened", OpenedProducer, OpenedConsumer)  # what the broker says about the open channel
 RETRY = Backoff(0.05, 2.0)
 DAMAGE_ERRORS = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # damage of one partition; the others continue
 
 
-class ReopeningChannel:
+class ReopeningChannel(Channel, Generic[Opened]):
     """`connection` is set while the channel is open. Subclasses define how to open it and what happens then."""
 
     def __init__(self, client: Client) -> None:
-        self.client = client
+        self.client: Client = client
         self.loop = client.loop
         self.number = 0
         self.connection: Connection | None = None
@@ -42,17 +44,17 @@ class ReopeningChannel:
         self._attempts = 0  # since the last success
         self.reason: DanubeError | None = None  # why it is not open
         self._disk_full_reported = False  # that the broker's disk is full, since something on_success
-        self._mark: str | None = None  # of the topic: another topic with the same name is refused later
+        self.mark: str | None = None  # of the topic: another topic with the same name is refused later
         self.damage: DanubeError | None = None  # damage on the broker's disk that it is stuck at
         self._ended: DanubeError | None = None  # by the broker, before its answer was handled
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
 
-    def opening(self) -> tuple[str, dict[str, Any]]:
-        """The verb that opens the channel, and its fields."""
+    def opening(self, channel: int) -> Request[Opened]:
+        """The request that opens the channel under this number. It resumes `mark`."""
         raise NotImplementedError
 
-    def opened(self, reply: Mapping[str, Any]) -> None:
+    def opened(self, answer: Opened) -> None:
         """Called when the channel is open."""
         raise NotImplementedError
 
@@ -78,12 +80,12 @@ class ReopeningChannel:
     async def open(self) -> None:
         connection = await self.client.connection()
         number = connection.add_channel(self)
-        verb, fields = self.opening()
-        if self._mark is not None:
-            fields["resume"] = self._mark
         self._opening, self._ended = True, None
         try:
-            reply = await connection.request(verb, {"channel": number, **fields})
+            answer = await connection.request(self.opening(number))
+        except BrokerProtocolError:  # the broker has opened it, but says so in a way that is not understood
+            self.release(connection, number)
+            raise
         except DanubeError:  # refused, or the connection is lost
             connection.remove_channel(number)
             raise
@@ -99,10 +101,9 @@ class ReopeningChannel:
             raise type(connection.error)(*connection.error.args)
         if self._ended is not None:
             raise copy_of(self._ended)
-        assert isinstance(reply, Reply)
         self.number, self.connection = number, connection
-        self._mark = reply.fields.get("resume")
-        self.opened(reply.fields)
+        self.mark = answer.resume
+        self.opened(answer)
 
     def ended(self, error: DanubeError) -> None:
         """The broker closed the channel: for good if a retry does not help, lest a deleted topic is created again."""
@@ -190,11 +191,11 @@ class ReopeningChannel:
         if connection is None:
             return
         try:
-            await self.client.within("close", connection.request("close", {"channel": self.number}))
+            await self.client.within("close", connection.request(CloseChannel(channel=self.number)))
         except DanubeError:
             pass  # already gone
         except BaseException:  # interrupted, perhaps before the request was sent
-            connection.request_nowait("close", {"channel": self.number})
+            connection.request_nowait(CloseChannel(channel=self.number))
             raise
         finally:
             connection.remove_channel(self.number)
@@ -206,22 +207,4 @@ class ReopeningChannel:
     def release(self, connection: Connection, number: int, *, returning: bool = False) -> None:
         """Closes the channel in the background. With `returning`, the broker keeps our state for the next one."""
         connection.remove_channel(number)
-        connection.request_nowait("close", {"channel": number, **({"returning": True} if returning else {})})
-
-    # -- notices that only some kinds get ------------------------------------------------------------------------------
-
-    def published(self, answer: Published) -> None: ...
-
-    def acked(self, answer: Acked) -> None: ...
-
-    def refused(self, request: int, error: DanubeError) -> None: ...
-
-    def delivered(self, delivery: Deliver) -> None: ...
-
-    def reset(self, generation: int) -> None: ...
-
-    def recalled(self, recall: Recall) -> None: ...
-
-    def message_limit_changed(self, message_bytes_max: int | None) -> None: ...
-
-    def ack_timeout_changed(self, ack_timeout: int | None) -> None: ...
+        connection.request_nowait(CloseChannel(channel=number, returning=returning))

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Task
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
+
+from msgspec.structs import replace
 
 from pydanube.base.errors import (
     AlreadyOpened,
@@ -21,25 +23,27 @@ from pydanube.base.errors import (
     NotOpened,
     OtherLoop,
 )
-from pydanube.base.keys import KeyHash
-from pydanube.base.names import full_name
+from pydanube.base.names import full_name, parse_topic
 from pydanube.base.wording import many
 from pydanube.client.admin import Admin
 from pydanube.client.arguments import Duration, seconds_of
 from pydanube.client.channel import RETRY
-from pydanube.client.connection import Connection
+from pydanube.client.connection import A, Connection
 from pydanube.client.consumer import Consumer, Start
 from pydanube.client.errors import copy_of
 from pydanube.client.lifecycle import Openable, close_after
-from pydanube.client.pipelines import Reported, report_pipeline
+from pydanube.client.pipelines import report_pipeline
 from pydanube.client.producer import Producer
 from pydanube.client.reader import Reader, read_arrow
 from pydanube.client.topic_watch import TopicWatches
 from pydanube.client.transport import Dialer, SocketDialer, parse_addresses
 from pydanube.client.waiters import Waiters
+from pydanube.operations.operation import Request
+from pydanube.operations.pipelines import Reported, ReportPipeline
+from pydanube.operations.topics import FindTopic, GetBounds, Topic
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
-from pydanube.wire.commands import Batches, Reply
+from pydanube.wire.commands import Batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,14 +63,10 @@ class ClientEvent(NamedTuple):
     error: DanubeError | None = None
 
 
-class TopicInfo(NamedTuple):
-    topic: str
-    partitions: int  # 0: not partitioned
-    reliable: bool
-    partition: int | None = None  # set if the name is that of one partition
-    key_hash: KeyHash = KeyHash.FNV1A64  # maps keys to partitions
-    dead_letters: bool = False  # the broker created it for dead letters
-    id: int = 0  # a topic that is created again has another id
+class TopicInfo(Topic):
+    """A topic, or with `partition` one of its partitions, under the name that was asked for."""
+
+    partition: int | None = None
 
     def partition_names(self) -> list[tuple[int | None, str]]:
         """Number and name of each partition; None and the topic itself if it has none."""
@@ -145,35 +145,24 @@ class Client(Openable):
     async def report_pipeline(self, name: str, run: str, **facts: Any) -> Reported:
         """Reports the state of a running pipeline; its runner calls this about every two seconds.
 
-        Takes the facts of `client.pipelines.report_pipeline`. The answer has an order, which is repeated until its
-        number is reported as `taken`. Raises `PipelineRunning` if another run has the name, also if it took the name
-        over because this one had not reported for 15 seconds.
+        Takes the facts of `pydanube.operations.pipelines.ReportPipeline`. The answer has an order, which is repeated
+        until its number is reported as `taken`. Raises `PipelineRunning` if another run has the name, also if it took
+        the name over because this one had not reported for 15 seconds.
         """
-        return await report_pipeline(self, name, run, **facts)
+        return await report_pipeline(self, ReportPipeline(name, run, **facts))
 
     async def topic(self, name: str, *, create: bool = False, reliable: bool | None = None) -> TopicInfo:
         """Returns what the broker knows about a topic. With `create`, creates it if it does not exist."""
-        name = full_name(name)
-        fields: dict[str, Any] = {"topic": name, "create": create}
-        if reliable is not None:
-            fields["reliable"] = reliable
-        found = await self.ask("topic", fields)
-        whole, reliable = str(found["topic"]), bool(found["reliable"])
-        if name != whole:
-            return TopicInfo(name, 0, reliable, int(name.removeprefix(f"{whole}-part-")), id=int(found["id"]))
-        return TopicInfo(
-            name,
-            int(found["partitions"]),
-            reliable,
-            key_hash=KeyHash(found.get("key_hash", KeyHash.CRC32C.value)),
-            dead_letters=bool(found.get("dead_letters", False)),
-            id=int(found["id"]),
-        )
+        found = TopicInfo(**await self.ask(FindTopic(name, create=create, reliable=reliable)))
+        asked = parse_topic(full_name(name))
+        if asked.partition is None:
+            return found
+        return replace(found, topic=str(asked), partitions=0, partition=asked.partition)
 
     async def bounds(self, topic: str) -> tuple[int, int]:
         """Returns the first stored offset and the next offset of an unpartitioned topic, or of a partition."""
-        found = await self.ask("bounds", {"topic": full_name(topic)})
-        return int(found["first"]), int(found["end"])
+        found = await self.ask(GetBounds(topic))
+        return found.first, found.end
 
     # -- the connection ------------------------------------------------------------------------------------------------
 
@@ -193,17 +182,22 @@ class Client(Openable):
             await self._waiters.wait(self.loop)
         return self._connection
 
-    async def ask(self, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        answer = await self.ask_any(verb, fields)
-        assert isinstance(answer, Reply)
-        return answer.fields
+    async def ask(self, request: Request[A]) -> A:
+        """Sends a request of `pydanube.operations`, after reconnecting if need be, and returns its answer.
 
-    async def ask_any(self, verb: str, fields: Mapping[str, Any]) -> Reply | Batches:
-        """Sends a request, after reconnecting if need be. Raises the broker's error, or why it did not answer."""
-        return await self.within(verb, self._request(verb, fields))
+        Raises the broker's error, why it did not answer, or `BrokerProtocolError` if it answered something else.
+        """
+        return await self.within(request.operation, self._ask(request))
 
-    async def _request(self, verb: str, fields: Mapping[str, Any]) -> Reply | Batches:
-        return await (await self.connection()).request(verb, fields)
+    async def ask_any(self, request: Request[A]) -> A | Batches:
+        """The same for requests that may be answered with batches."""
+        return await self.within(request.operation, self._ask_any(request))
+
+    async def _ask(self, request: Request[A]) -> A:
+        return await (await self.connection()).request(request)
+
+    async def _ask_any(self, request: Request[A]) -> A | Batches:
+        return await (await self.connection()).request_any(request)
 
     async def within(self, verb: str, work: Coroutine[Any, Any, Result]) -> Result:
         """Runs the work within the request timeout."""

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop, Future, Task, TimerHandle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TypeVar, cast
 
 from pydanube import __version__
-from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError, NodeBusy, ProtocolError
+from pydanube.base.errors import BrokerProtocolError, ClientClosed, ConnectionLost, DanubeError, NodeBusy, ProtocolError
 from pydanube.base.limits import CLIENT_REQUESTS_AT_ONCE, CLIENT_REQUESTS_MAX
+from pydanube.base.names import full_name
 from pydanube.client.errors import error_of
 from pydanube.client.transport import Address, Dialer, Link
+from pydanube.operations import operation
+from pydanube.operations.operation import Answer
 from pydanube.wire.commands import (
     Acked,
     AckTimeout,
@@ -40,11 +43,11 @@ from pydanube.wire.frames import PREFACE, FrameReader, Side
 
 HELLO_SECONDS = 5.0
 GONE_SECONDS = 1.0  # to end TLS; then the connection is aborted
-Answer = Reply | Batches
+A = TypeVar("A", bound=Answer)
 
 
-class Channel(Protocol):
-    """A producer's or consumer's end of a connection."""
+class Channel:
+    """A producer's or consumer's end of a connection. It ignores notices that only other kinds get."""
 
     def published(self, answer: Published) -> None: ...
 
@@ -64,11 +67,9 @@ class Channel(Protocol):
 
     def ended(self, error: DanubeError) -> None:
         """The broker closed the channel."""
-        ...
 
     def broken(self, error: DanubeError) -> None:
         """The connection is gone."""
-        ...
 
 
 class Connection:
@@ -86,7 +87,7 @@ class Connection:
         self._reader = FrameReader(Side.CLIENT)
         self._greeted: Future[None] = loop.create_future()
         self._socket_closed: Future[None] = loop.create_future()
-        self._requests: dict[int, Future[Answer]] = {}
+        self._requests: dict[int, Future[Reply | Batches]] = {}
         self._turns = asyncio.Semaphore(CLIENT_REQUESTS_AT_ONCE)
         self._channels: dict[int, Channel] = {}
         self._unawaited: dict[Task[None], None] = {}
@@ -121,31 +122,45 @@ class Connection:
 
     # -- requests and channels -----------------------------------------------------------------------------------------
 
-    async def request(self, verb: str, fields: Mapping[str, Any]) -> Answer:
+    async def request(self, request: operation.Request[A]) -> A:
         """Returns the broker's answer. Raises the error that it answered with, or the one that ended the connection."""
+        answer = await self.request_any(request)
+        if isinstance(answer, Batches):
+            raise BrokerProtocolError(f"the answer to {request.operation} has batches, which were not asked for")
+        return answer
+
+    async def request_any(self, request: operation.Request[A]) -> A | Batches:
+        """The same for requests that may be answered with batches."""
+        fields = request.to_fields()
+        if "topic" in fields:
+            fields["topic"] = full_name(fields["topic"])
+        reply = await self._answer(request.operation, fields)
+        return reply if isinstance(reply, Batches) else cast(A, _read(request, reply))
+
+    async def _answer(self, verb: str, fields: dict[str, object]) -> Reply | Batches:
         if self.error is not None:
             raise type(self.error)(*self.error.args)
         if len(self._requests) >= CLIENT_REQUESTS_MAX:
             raise NodeBusy(f"{CLIENT_REQUESTS_MAX} requests are still unanswered")
         number = self.next_request()
-        answer: Future[Answer] = self.loop.create_future()
+        answer: Future[Reply | Batches] = self.loop.create_future()
         self._requests[number] = answer
         try:
             async with self._turns:
-                self.write(Request(number, verb, dict(fields)).encode())
+                self.write(Request(number, verb, fields).encode())
                 return await answer
         finally:
             self._requests.pop(number, None)
 
-    def request_nowait(self, verb: str, fields: Mapping[str, Any]) -> None:
+    def request_nowait(self, request: operation.Request[A]) -> None:
         """Sends a request without waiting for its answer. It counts toward the limit of requests at once."""
-        task = self.loop.create_task(self._request_quietly(verb, fields))
+        task = self.loop.create_task(self._request_quietly(request))
         self._unawaited[task] = None
         task.add_done_callback(self._unawaited.pop)
 
-    async def _request_quietly(self, verb: str, fields: Mapping[str, Any]) -> None:
+    async def _request_quietly(self, request: operation.Request[A]) -> None:
         with suppress(DanubeError):  # refused, or the connection and all its channels are gone
-            await self.request(verb, fields)
+            await self.request(request)
 
     def next_request(self) -> int:
         self._last_request += 1
@@ -286,3 +301,9 @@ class Connection:
         for channel in channels.values():
             channel.broken(self.error)
         self._on_lost(self, self.error)
+
+
+def _read(request: operation.Request[A], reply: Reply) -> Answer:
+    """The answer in the reply. A reply that is not the answer to this request is the broker's fault."""
+    where = f"the answer to {request.operation}"
+    return operation.read(request.answer, reply.fields, lambda wrong: BrokerProtocolError(f"{where}: {wrong}"))

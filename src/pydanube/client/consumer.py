@@ -11,7 +11,7 @@ from asyncio import Task
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast, get_args
 
 from pydanube.base.errors import (
     AlreadyOpened,
@@ -23,7 +23,7 @@ from pydanube.base.errors import (
     NotOpened,
     TopicNotFound,
 )
-from pydanube.base.fields import Fields
+from pydanube.base.fields import Fields, listed
 from pydanube.base.limits import (
     CONSUMER_PREFETCH_BYTES,
     CONSUMER_PREFETCH_MESSAGES,
@@ -36,7 +36,7 @@ from pydanube.base.names import full_name, parse_topic
 from pydanube.base.ranges import ranges_of
 from pydanube.base.units import microseconds_of, moment_of
 from pydanube.client.acks import AckGroup
-from pydanube.client.arguments import Duration, Size, plain, seconds_of, size_of
+from pydanube.client.arguments import Duration, Size, options_of, seconds_of, size_of
 from pydanube.client.channel import DAMAGE_ERRORS
 from pydanube.client.errors import copy_of
 from pydanube.client.inbox import Inbox
@@ -46,38 +46,40 @@ from pydanube.client.partition_consumer import PartitionConsumer
 from pydanube.client.send_results import OnError
 from pydanube.client.topic_watch import FailedTopics, TopicChanges, TopicNames, follow
 from pydanube.client.waiters import Waiters
+from pydanube.operations.channels import Pause, Resume, Seek
+from pydanube.operations.fields import TYPES, AtTime, End, Position, TypeName, type_named
+from pydanube.operations.operation import read
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
-TYPES = ("exclusive", "shared", "failover", "key_shared")
+_ENDS: dict[str, End] = {each: each for each in get_args(End)}
 Start = str | int | datetime | timedelta | Mapping[str, int]
 
 
-def type_of(text: str) -> str:
+def type_of(text: str) -> TypeName:
     """A subscription type in any spelling, such as `KeyShared`."""
-    plain = str(text).lower().replace("-", "").replace("_", "")
-    for name in TYPES:
-        if plain == name.replace("_", ""):
-            return name
-    raise ArgumentInvalid(f"a subscription type must be one of {', '.join(TYPES)}, got {text!r}")
+    name = type_named(str(text))
+    if name is None:
+        raise ArgumentInvalid(f"a subscription type must be {listed(TYPES)}, got {text!r}")
+    return name
 
 
-def wire_position(start: Start, now: int) -> str | int | dict[str, int]:
-    """A position in the protocol: earliest, latest, an offset, or {"time": µs}. Durations are before `now`."""
+def wire_position(start: Start, now: int) -> Position:
+    """A position in the protocol: earliest, latest, an offset, or a time. Durations are before `now`."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ArgumentInvalid("a start time needs a time zone")
-        return {"time": round(start.timestamp() * SECOND)}
+        return AtTime(round(start.timestamp() * SECOND))
     if isinstance(start, Mapping):
-        return dict(start)
+        return read(AtTime, start, ArgumentInvalid)
     if type(start) is int and 0 <= start <= OFFSET_MAX:
         return start
     try:
         if isinstance(start, str):
-            return start if start in ("earliest", "latest") else {"time": moment_of(start, now)}
+            return _ENDS.get(start) or AtTime(moment_of(start, now))
         if isinstance(start, timedelta):
-            return {"time": now - microseconds_of(start)}
+            return AtTime(now - microseconds_of(start))
     except ValueError:
         pass
     known = "earliest, latest, an offset, a time such as yesterday or 10m (ago), a datetime or a timedelta"
@@ -123,7 +125,7 @@ class Consumer(Openable):
         self.filters = tuple(filters)
         self.reliable = reliable
         self.create = create and pattern is None
-        self.options: Mapping[str, Any] | None = plain(options)
+        self.options = None if not options else options_of(options)
         self.prefetch = prefetch
         self.deserializer = deserializer
         self._on_error = on_error
@@ -249,10 +251,11 @@ class Consumer(Openable):
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def ack(self, what: Message | MessageBatch) -> AckGroup:
-        """Acknowledges the message. The ack is sent within milliseconds; `await` the result to know that it is durable.
+        """Acknowledges the message. `await` the result to know that the ack is durable.
 
-        Without a connection it is sent on the next one. A failure that is not awaited is reported to `on_error` and to
-        the client's events, and the message is delivered again.
+        It is sent at once if no other is in flight in its partition, and otherwise together with others when that is
+        answered. Without a connection it is sent on the next one. A failure that is not awaited is reported to
+        `on_error` and to the client's events, and the message is delivered again.
         """
         if type(what) is Message:
             batch, offset = what[0], what[1]
@@ -280,11 +283,13 @@ class Consumer(Openable):
 
     async def pause(self) -> None:
         """Stops deliveries to the whole subscription until `resume`."""
-        await self._ask_all("pause")
+        for source in list(self._sources.values()):
+            await source.ask(Pause(channel=source.number))
 
     async def resume(self) -> None:
         """Resumes deliveries, even if another consumer paused the subscription."""
-        await self._ask_all("resume")
+        for source in list(self._sources.values()):
+            await source.ask(Resume(channel=source.number))
 
     async def seek(self, to: Start, *, partition: int | None = None) -> None:
         """Moves the subscription to earliest, latest, an offset or a time. The move is durable when this returns.
@@ -296,17 +301,15 @@ class Consumer(Openable):
         if not sources or (type(target) is int and len(sources) > 1):
             raise ArgumentInvalid(f"seek({to!r}) works on one partition; this consumer has {len(sources)}")
         for source in sources:
-            fields = {"offset": target} if not isinstance(target, dict) else target
-            if isinstance(target, str):
+            request = Seek(channel=source.number)
+            if isinstance(target, AtTime):
+                request.time = target.time
+            elif isinstance(target, int):
+                request.offset = target
+            else:
                 first, end = await self.client.bounds(source.name)
-                fields = {"offset": first if target == "earliest" else end}
-            reply = await source.ask("seek", fields)
-            if "generation" in reply:
-                source.reset(int(reply["generation"]))
-
-    async def _ask_all(self, verb: str) -> None:
-        for source in list(self._sources.values()):
-            await source.ask(verb, {})
+                request.offset = first if target == "earliest" else end
+            source.reset((await source.ask(request)).generation)
 
     @property
     def partitions(self) -> list[tuple[str, int | None]]:
@@ -452,7 +455,7 @@ class Consumer(Openable):
             if self._refresher is not None:
                 self._refresher.cancel()
                 await asyncio.wait([self._refresher])  # it closes what it was opening
-            for source in list(self._sources.values()):  # a copy: a source leaves if its topic is deleted
+            for source in list(self._sources.values()):  # a copy, because a source is removed when its topic is deleted
                 await source.close()
         finally:
             for source in list(self._sources.values()):  # also if closing was interrupted: their callers get an error

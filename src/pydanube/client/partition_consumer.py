@@ -11,8 +11,10 @@ delivered again, but their delays are kept.
 from __future__ import annotations
 
 from asyncio import Future, Handle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
 
 from pydanube.base.errors import (
     ArgumentInvalid,
@@ -33,16 +35,18 @@ from pydanube.base.limits import (
 from pydanube.base.ranges import Ranges
 from pydanube.client.acks import AckGroup, Nacked, Postponed
 from pydanube.client.channel import DAMAGE_ERRORS, ReopeningChannel
+from pydanube.client.connection import A
 from pydanube.client.errors import copy_of
 from pydanube.client.messages import Deserializer, MessageBatch
 from pydanube.client.waiters import Waiters
+from pydanube.operations import channels
+from pydanube.operations.operation import Request
 from pydanube.wire.batch import Batch
-from pydanube.wire.commands import Ack, Acked, Deliver, Grant, Nack, Recall, Reply, Taken
+from pydanube.wire.commands import Ack, Acked, Deliver, Grant, Nack, Recall, Taken
 
 if TYPE_CHECKING:
     from pydanube.client.consumer import Consumer
 
-ACK_DELAY_SECONDS = 0.002  # acks that no one awaits are collected for this long
 NOTICE_SECONDS_MIN, NOTICE_SECONDS_MAX = 0.01, 1.0  # between two notices of what the program has taken
 NOTICES = 32  # per ack timeout
 RENEWALS = 4  # per ack timeout, at most
@@ -57,7 +61,7 @@ class _Handed(NamedTuple):
     noticed: float
 
 
-class PartitionConsumer(ReopeningChannel):
+class PartitionConsumer(ReopeningChannel[channels.OpenedConsumer]):
     """`generation` is that of the subscription; each seek starts a new one."""
 
     def __init__(self, consumer: Consumer, topic: str, partition: int | None, name: str, start: Any) -> None:
@@ -92,31 +96,30 @@ class PartitionConsumer(ReopeningChannel):
 
     # -- the channel ---------------------------------------------------------------------------------------------------
 
-    def opening(self) -> tuple[str, dict[str, Any]]:
+    def opening(self, channel: int) -> channels.OpenConsumer:
         consumer = self.consumer
         self._altered = False
-        fields: dict[str, Any] = {
-            "topic": self.name,
-            "subscription": consumer.subscription,
-            "type": consumer.type,
-            "start": self._start,
-            "name": consumer.name,
-            "filters": list(consumer.filters),
-            "create": consumer.create,
-            "says_taken": True,
-        }
-        if consumer.reliable is not None:
-            fields["reliable"] = consumer.reliable
-        if consumer.options:
-            fields["options"] = dict(consumer.options)
-        return "open_consumer", fields
+        return channels.OpenConsumer(
+            channel=channel,
+            topic=self.name,
+            subscription=consumer.subscription,
+            type=consumer.type,
+            name=consumer.name,
+            start=self._start,
+            filters=list(consumer.filters),
+            create=consumer.create,
+            reliable=consumer.reliable,
+            resume=self.mark,
+            options=consumer.options,
+            says_taken=True,
+        )
 
-    def opened(self, reply: Mapping[str, Any]) -> None:
+    def opened(self, answer: channels.OpenedConsumer) -> None:
         assert self.connection is not None
-        self._reliable = bool(reply["reliable"])
+        self._reliable = answer.reliable
         if not self._altered:
-            self._set_timeout(reply.get("ack_timeout"))
-        generation = max(int(reply["generation"]), self.generation)
+            self._set_timeout(answer.ack_timeout or None)
+        generation = max(answer.generation, self.generation)
         unsent, self._unsent = self._unsent, []
         if generation != self.generation:
             self._new_generation(generation)
@@ -203,25 +206,23 @@ class PartitionConsumer(ReopeningChannel):
                 group.waiters.append(answered)  # does not count as awaited: failures must still be reported
                 await answered
 
-    async def ask(self, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, request: Request[A]) -> A:
         """Sends a request about this channel once it is open. If the channel breaks then, its outcome is unknown."""
         try:
-            return await self.client.within(verb, self._ask(verb, fields))
+            return await self.client.within(request.operation, self._ask(request))
         except NotAnswered:
             if self.connection is None and self.reason is not None:
                 raise copy_of(self.reason) from None
             raise
 
-    async def _ask(self, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    async def _ask(self, request: Request[A]) -> A:
         while self.connection is None:
             if self.closed:
                 if self._leaving or self.reason is None:
                     raise ClientClosed("the consumer was closed")
                 raise copy_of(self.reason)
             await self._openings.wait(self.loop)
-        reply = await self.connection.request(verb, {"channel": self.number, **fields})
-        assert isinstance(reply, Reply)
-        return reply.fields
+        return await self.connection.request(replace(request, channel=self.number))  # it may have another number now
 
     # -- deliveries ----------------------------------------------------------------------------------------------------
 
@@ -305,10 +306,10 @@ class PartitionConsumer(ReopeningChannel):
         if self._notice_timer is None:
             self._notice_timer = self.loop.call_soon(self._send_notice)
         if self._is_nearly_full():
-            self.flush_acks()  # a full window must not wait for the delay
+            self.flush_acks()  # a full window must not wait for an answer
 
     def set_waiting(self, size: int) -> None:
-        """So many bytes wait in the inbox now. Lets the broker send more, up to the share of this channel."""
+        """Records how many bytes wait in the inbox. Lets the broker send more, up to the share of this channel."""
         self.waiting = size
         share = self.consumer.share_bytes
         missing = share - self._room - size
@@ -418,9 +419,8 @@ class PartitionConsumer(ReopeningChannel):
         group.first, group.last = first, last
         if len(group.ranges) >= CLIENT_ACK_RANGES:
             self.flush_acks()
-        elif not self._scheduled:
-            self._scheduled = True
-            self.loop.call_later(ACK_DELAY_SECONDS, self.flush_acks)
+        else:
+            self._send_acks_soon()
         return group
 
     def detach_after_fork(self, error: DanubeError) -> None:
@@ -442,12 +442,21 @@ class PartitionConsumer(ReopeningChannel):
             self._post(group)
         return group
 
-    def flush_acks_soon(self) -> None:
-        """Flushes at the end of this turn of the event loop, with other acks of the turn."""
-        self.loop.call_soon(self.flush_acks)
+    def _send_acks_soon(self) -> None:
+        """Sends them at the end of this turn of the event loop. While others are under way, they wait for the answer.
+
+        After an answer too: callers that have waited for it may acknowledge more in this turn.
+        """
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._send_acks)
+
+    def _send_acks(self) -> None:
+        self._scheduled = False
+        if not self._in_flight:
+            self.flush_acks()
 
     def flush_acks(self) -> None:
-        self._scheduled = False
         if self.connection is None and not self.closed and len(self._group.ranges) < CLIENT_ACK_RANGES:
             return  # keep collecting until the channel is open again
         if self._group.first <= self._group.last:
@@ -473,17 +482,19 @@ class PartitionConsumer(ReopeningChannel):
         self._done([(0, ranges[0][1])] if group.cumulative else ranges)
 
     def acked(self, answer: Acked) -> None:
-        group = self._in_flight.pop(answer.request, None)
-        if group is not None:
-            group.finish()
+        self._answered(answer.request)
 
     def refused(self, request: int, error: DanubeError) -> None:
         if not request and isinstance(error, DAMAGE_ERRORS):
             self._on_damage(error)
             return
+        self._answered(request, error)
+
+    def _answered(self, request: int, error: DanubeError | None = None) -> None:
         group = self._in_flight.pop(request, None)
         if group is not None:
             group.finish(error)
+            self._send_acks_soon()
 
     def _on_damage(self, error: DanubeError) -> None:
         known, self.damage = self.damage, error

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from asyncio import TimerHandle
 from collections import deque
-from collections.abc import Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydanube.base.errors import (
     ClientClosed,
@@ -29,6 +28,7 @@ from pydanube.base.limits import OFFSET_MAX, PRODUCER_IN_FLIGHT_BATCHES_MAX
 from pydanube.client.channel import DAMAGE_ERRORS, ReopeningChannel
 from pydanube.client.errors import copy_of
 from pydanube.client.outgoing_batch import OutgoingBatch
+from pydanube.operations import channels
 from pydanube.wire.commands import NO_OFFSET, Published, encode_publish
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _DURABILITY = ("none", "buffered", "fsynced", "replicated")
 OUTAGE_BATCHES = 32  # without a connection, a batch is sealed after this part of the send timeout
 
 
-class PartitionProducer(ReopeningChannel):
+class PartitionProducer(ReopeningChannel[channels.OpenedProducer]):
     """`filling` takes messages, `_waiting` are sealed, `_in_flight` are sent, `_to_resend` were refused or lost."""
 
     def __init__(self, producer: Producer, topic: str, index: int | None, name: str) -> None:
@@ -232,7 +232,7 @@ class PartitionProducer(ReopeningChannel):
         else:
             follows = isinstance(error, SequenceGap) and self._failure is not None
             if outgoing.done:
-                pass  # it timed out: do not resend it; later messages take its sequences
+                pass  # it timed out, so it is not resent, and later messages use its sequences
             elif isinstance(error, MessageTooLarge) and outgoing.count > 1:
                 self._to_resend += self._split(outgoing)
                 self.on_success()  # the broker works: no backoff
@@ -254,8 +254,10 @@ class PartitionProducer(ReopeningChannel):
     def _continue(self) -> None:
         if self._failure is not None:
             self._recover()
-        elif self._waiting or self._due:
+        elif self._waiting:
             self.pump()
+        elif self._due:
+            self.flush_soon(self.filling)  # not at once: callers that have waited for this answer may send more
 
     def _end(self, error: DanubeError) -> None:
         """Closes the channel for good: a newer producer has taken over the name."""
@@ -272,42 +274,43 @@ class PartitionProducer(ReopeningChannel):
 
     # -- the channel ---------------------------------------------------------------------------------------------------
 
-    def opening(self) -> tuple[str, dict[str, Any]]:
+    def opening(self, channel: int) -> channels.OpenProducer:
         producer = self.producer
         self._limited = False
-        fields: dict[str, Any] = {"topic": self._name, "reliable": producer.reliable, "create": producer.create}
+        request = channels.OpenProducer(
+            channel=channel, topic=self._name, resume=self.mark, reliable=producer.reliable, create=producer.create
+        )
         if producer.reliable:
-            fields["name"] = producer.name
-            fields["fresh"] = producer.fresh and not self.producer_id  # later it may resend its own messages
-            fields["temporary"] = producer.new
+            request.name = producer.name
+            request.fresh = producer.fresh and not self.producer_id  # later it may resend its own messages
+            request.temporary = producer.new
             if self._epoch:  # lets the broker refuse us if a newer producer has taken over the name
                 self._next_epoch = self._next_epoch or self._epoch + 2 + self.client.randomness.below(EPOCHS_AHEAD)
-                fields |= {"epoch": self._epoch, "next_epoch": self._next_epoch}
-        return "open_producer", fields
+                request.epoch, request.next_epoch = self._epoch, self._next_epoch
+        return request
 
     def message_limit_changed(self, message_bytes_max: int | None) -> None:
         self._limited = True
         self.producer.limit(message_bytes_max)
 
-    def opened(self, reply: Mapping[str, Any]) -> None:
+    def opened(self, answer: channels.OpenedProducer) -> None:
         self._failure = self.damage = None
         if not self._limited:
-            self.producer.limit(reply.get("message_bytes_max"))
+            self.producer.limit(answer.message_bytes_max)
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        producer_id = int(reply.get("producer_id") or 0)
-        self._epoch, self._next_epoch = int(reply.get("epoch") or 0), 0
-        if self.producer_id and producer_id != self.producer_id:
+        self._epoch, self._next_epoch = answer.epoch, 0
+        if self.producer_id and answer.producer_id != self.producer_id:
             error = ProducerUnknown(f"{self._name} has forgotten producer {self.producer.name!r}")
             for outgoing in [*self._to_resend, *self._waiting]:
                 self._fail(outgoing, error)
             self._to_resend.clear()
             self._waiting.clear()
             self._start = None
-        self.producer_id = producer_id
-        self._durability = str(reply.get("durability") or "none")
-        self._accepted = int(reply.get("next_sequence") or 0)
+        self.producer_id = answer.producer_id
+        self._durability = answer.durability
+        self._accepted = answer.next_sequence
         self._resume()
         self.pump()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from pydanube.base.limits import (
     PIPELINE_CAUSE_CHARACTERS_MAX,
@@ -13,48 +13,21 @@ from pydanube.base.limits import (
     PIPELINE_LINES_REPORTED_BYTES,
     PIPELINE_LINES_REPORTED_MAX,
 )
+from pydanube.base.wording import encodable
+from pydanube.operations.pipelines import Reported, ReportPipeline
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
 
-class Reported(NamedTuple):
-    """The broker's answer to a report."""
-
-    order: str  # none, stop or restart; repeated until its number is reported as `taken`
-    number: int
-    lines: int  # how many lines were sent; the others belong in the next report
-
-
-async def report_pipeline(
-    client: Client,
-    name: str,
-    run: str,
-    *,
-    info: Mapping[str, Any],
-    state: str,
-    cause: str | None = None,
-    progress: Mapping[str, float | None] | None = None,
-    lines: Sequence[str] = (),
-    first_line: int | None = None,
-    taken: int = 0,
-    replaces: str | None = None,
-) -> Reported:
-    sent = list(_fitting(lines))
-    fields = {
-        "pipeline": name,
-        "run": run,
-        "info": dict(info),
-        "state": state,
-        "cause": None if cause is None else _cut(cause, PIPELINE_CAUSE_CHARACTERS_MAX),
-        "progress": {each: _finite(value) for each, value in (progress or {}).items()},
-        "lines": sent,
-        "first_line": first_line,
-        "taken": taken,
-        "replaces": replaces,
-    }
-    reply = await client.ask("pipeline.report", {each: value for each, value in fields.items() if value is not None})
-    return Reported(str(reply["order"]), int(reply["number"]), len(sent))
+async def report_pipeline(client: Client, report: ReportPipeline) -> Reported:
+    """Sends the report, with as many of its lines as fit."""
+    report.cause = None if report.cause is None else _cut(report.cause, PIPELINE_CAUSE_CHARACTERS_MAX)
+    report.info, progress = dict(report.info), report.progress or {}  # programs may pass any mapping, or nothing
+    report.progress = {each: _finite(value) for each, value in progress.items()}
+    report.lines = list(_fitting(report.lines))
+    found = await client.ask(report)
+    return Reported(found.order, found.number, len(report.lines))
 
 
 def _fitting(lines: Sequence[str]) -> Iterator[str]:
@@ -74,5 +47,5 @@ def _finite(value: float | None) -> float | None:
 
 
 def _cut(text: str, characters_max: int) -> str:
-    text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates cannot be sent
+    text = encodable(text)
     return text if len(text) <= characters_max else text[: characters_max - 1] + "…"

@@ -21,6 +21,7 @@ from pydanube.base.errors import (
     NotOpened,
     ProducerBusy,
 )
+from pydanube.base.keys import KeyHash
 from pydanube.base.limits import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
@@ -476,7 +477,7 @@ class Producer(Openable):
         self._opened = True
         try:
             found = await self.client.topic(self.topic, create=self.create, reliable=self.reliable)
-            self._hash = found.key_hash.function
+            self._hash = KeyHash(found.key_hash).function
             for index, name in found.partition_names():
                 self._partitions.append(PartitionProducer(self, self.topic, index, name))
             for partition in self._partitions:
@@ -566,7 +567,7 @@ class Producer(Openable):
 
 
 class _NotOpen:
-    """Stands for a partition before there is one. Its batch is empty, so that `send` checks whether it is open."""
+    """A placeholder until a partition is opened. Its batch is empty, so that `send` checks whether it is open."""
 
     def __init__(self) -> None:
         self.filling = OutgoingBatch(cast(PartitionProducer, self))

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NothingReceived, NotOpened
-from pydanube.base.limits import READ_AHEAD_BYTES
 from pydanube.base.names import full_name
 from pydanube.base.retry import Backoff
 from pydanube.client.arguments import Duration, seconds_of
@@ -20,6 +19,9 @@ from pydanube.client.errors import copy_of
 from pydanube.client.lifecycle import Openable
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.topic_watch import follow_topic
+from pydanube.operations.channels import Read
+from pydanube.operations.fields import AtTime
+from pydanube.operations.topics import FindOffset
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
@@ -63,8 +65,7 @@ class PartitionPosition:
         return found
 
     async def _read(self, client: Client, end: int | None) -> list[MessageBatch]:
-        position = {"topic": self.name, "resume": self._mark, "offset": self.offset}
-        answer = await client.ask_any("read", {**position, "bytes_max": READ_AHEAD_BYTES})
+        answer = await client.ask_any(Read(topic=self.name, offset=self.offset, resume=self._mark))
         found: list[MessageBatch] = []
         for data in answer.batches if isinstance(answer, Batches) else ():
             content = Batch.parse(data)
@@ -116,8 +117,8 @@ def _part_of(position: Start | Offsets, partition: int | None) -> Start:
 
 async def offset_of(client: Client, name: str, start: Start) -> int:
     position = wire_position(start, client.clock.wall())
-    if isinstance(position, dict):
-        return int((await client.ask("offset_of_time", {"topic": name, **position}))["offset"])
+    if isinstance(position, AtTime):
+        return (await client.ask(FindOffset(topic=name, time=position.time))).offset
     if isinstance(position, str):
         first, end = await client.bounds(name)
         return first if position == "earliest" else end

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from asyncio import Event, Task, TimerHandle
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydanube.base.errors import ClientClosed, DanubeError
 from pydanube.base.limits import TOPIC_CHANGES_LISTED_MAX, TOPIC_WATCH_NAMESPACES_MAX, TOPIC_WATCH_SECONDS_MAX
 from pydanube.base.names import parse_topic
 from pydanube.base.retry import Backoff
+from pydanube.operations import topics
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
@@ -23,7 +24,6 @@ RETRY = Backoff(1.0, 30.0)  # after a failed request, or after a change could no
 GATHER_SECONDS = 0.02  # to collect changes, so that many are handled together
 TopicNames = Collection[str] | None  # changed topics; None if any may have changed
 FailedTopics = dict[str, DanubeError]  # topics and their errors
-Reply = dict[str, Any]
 Look = Callable[[TopicNames], Awaitable[FailedTopics | None]]
 
 
@@ -56,7 +56,7 @@ class TopicWatches:
         self._client = client
         self._listeners: dict[str, dict[TopicChanges, None]] = {}  # by namespace
         self._revision: int | None = None  # changes up to it are known
-        self._asking: Task[Reply] | None = None
+        self._asking: Task[topics.TopicChanges] | None = None
         self._task: Task[None] | None = None
 
     @property
@@ -87,20 +87,20 @@ class TopicWatches:
                 found = await self._ask()
                 if found is not None:
                     self._notify(found)
-                    if found["topics"]:
+                    if found.topics:
                         await asyncio.sleep(GATHER_SECONDS)
         except ClientClosed:
             return
 
-    async def _ask(self) -> Reply | None:
+    async def _ask(self) -> topics.TopicChanges | None:
         """Returns the changes; None if the request failed or a listener joined meanwhile."""
         seconds = min(TOPIC_WATCH_SECONDS_MAX, self._client.request_timeout / 2)
-        fields: dict[str, Any] = {"milliseconds": int(seconds * 1_000)}
-        if len(self._listeners) <= TOPIC_WATCH_NAMESPACES_MAX:
-            fields["namespaces"] = self.namespaces
-        if self._revision is not None:
-            fields["revision"] = self._revision
-        self._asking = asking = self._client.loop.create_task(self._client.ask("topic.watch", fields))
+        request = topics.WatchTopics(
+            namespaces=self.namespaces if len(self._listeners) <= TOPIC_WATCH_NAMESPACES_MAX else None,
+            revision=self._revision,
+            milliseconds=int(seconds * 1_000),
+        )
+        self._asking = asking = self._client.loop.create_task(self._client.ask(request))
         asking.add_done_callback(lambda task: task.cancelled() or task.exception())  # marks it as retrieved
         try:
             await asyncio.wait([asking])
@@ -117,10 +117,10 @@ class TopicWatches:
         await asyncio.sleep(RETRY.first)  # the client itself reports a lost connection
         return None
 
-    def _notify(self, found: Reply) -> None:
-        unknown, self._revision = self._revision is None or bool(found["missed"]), int(found["revision"])
+    def _notify(self, found: topics.TopicChanges) -> None:
+        unknown, self._revision = self._revision is None or found.missed, found.revision
         changed: dict[str, list[str]] = {}
-        for name in found["topics"]:
+        for name in found.topics:
             changed.setdefault(parse_topic(name).namespace, []).append(name)
         for namespace in self._listeners if unknown else changed:
             for changes in self._listeners.get(namespace, ()):

@@ -1,4 +1,4 @@
-"""Delivery on non-reliable topics: at most once. A consumer without permits loses messages, and the losses are counted.
+"""Delivery on best-effort topics: at most once. A consumer without permits loses messages, and the losses are counted.
 
 It only knows who is connected and whose turn it is: nothing is queued, sent again or acknowledged.
 """
@@ -25,7 +25,7 @@ class Routed(NamedTuple):
 
 
 class BestEffort:
-    """One subscription of a non-reliable topic."""
+    """One subscription of a best-effort topic."""
 
     def __init__(self, kind: SubscriptionKind) -> None:
         self.kind = kind

@@ -39,12 +39,12 @@ class Engine(ABC, Generic[M]):
         self._poison = Poison(policy)
         self._offered = NOTHING_OFFERED  # the highest offset that was offered
         self._recalled: list[tuple[ConsumerId, int, int]] = []
-        self._polled = 0  # when the last poll was
-        self.unfinished = False  # the last poll left some work that the next one can do at once
+        self._polled = 0  # time of the last poll
+        self.unfinished = False  # the last poll left work that the next one can do at once
 
     @property
     def key_bytes_at_once(self) -> int:
-        """How many bytes of keys to offer in one turn."""
+        """How many bytes of keys may be offered in one turn."""
         return KEYS_AT_ONCE_BYTES
 
     # -- consumers
@@ -71,14 +71,14 @@ class Engine(ABC, Generic[M]):
 
     @abstractmethod
     def leave(self, consumer: ConsumerId, now: int, *, crashed: bool) -> None:
-        """Its messages in flight are due at once; only a crash counts as a failure of the message it was working on."""
+        """Makes its messages in flight due at once; a crash counts as a failure of the message it was working on."""
 
     def grant(self, consumer: ConsumerId, permits: int, now: int) -> None:
         """Allows the consumer this many more messages, redeliveries included."""
         self._roster.grant(consumer, permits)
 
     def withdraw(self, consumer: ConsumerId) -> int:
-        """Takes back all permits of a consumer that can take no more for now, and returns how many there were."""
+        """Takes back all permits of a consumer that can take no more for now; returns how many there were."""
         return self._roster.withdraw(consumer)
 
     def pause(self) -> None:
@@ -100,10 +100,10 @@ class Engine(ABC, Generic[M]):
 
     @abstractmethod
     def offer(self, run: Run, now: int) -> None:
-        """Hands over unacknowledged messages, in offset order, none of them twice."""
+        """Hands over unacknowledged messages, in offset order, each of them once."""
 
     def _accept(self, run: Run, kept: int, kept_max: int) -> None:
-        """Checks the host: offsets ascend, and no more is offered than was wanted plus the rest of a batch."""
+        """Checks what the host does: offsets ascend, and it offers only what was wanted plus the rest of a batch."""
         assert self._offered < run.first <= run.last, (self._offered, run.first, run.last)
         assert kept + run.last - run.first < kept_max + BATCH_MESSAGES_MAX, (kept, run.last - run.first)
         self._offered = run.last
@@ -118,7 +118,7 @@ class Engine(ABC, Generic[M]):
     def take_recalled(self) -> list[tuple[ConsumerId, int, int]]:
         """The messages (consumer, first, last) that failed or were rewound since the last call.
 
-        The host calls it before it hands out earlier deliveries: it must no longer hand out these.
+        Called before earlier deliveries are handed out: the host must no longer hand out these messages.
         """
         recalled, self._recalled = self._recalled, []
         return recalled
@@ -133,7 +133,7 @@ class Engine(ABC, Generic[M]):
 
     @abstractmethod
     def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
-        """These messages failed. Those that are not in flight with the consumer are ignored."""
+        """Marks messages as failed. Those that are not in flight with the consumer are ignored."""
 
     @abstractmethod
     def taken(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
@@ -144,7 +144,7 @@ class Engine(ABC, Generic[M]):
         """A delivery could not be handed out: it is assigned again, the permits come back, and no failure counts."""
 
     def poison_failed(self, offset: int, now: int, why: str = "") -> None:
-        """Dropping or dead-lettering did not work; the engine asks again later."""
+        """Dropping or dead-lettering a message has failed; the engine asks again later."""
         self._poison.failed(offset, now, why)
 
     @abstractmethod
@@ -186,7 +186,7 @@ class Engine(ABC, Generic[M]):
     @property
     @abstractmethod
     def stopped(self) -> int:
-        """How many waiting messages are held back until a message that failed too often is dealt with."""
+        """How many waiting messages are held back because of one that failed too often."""
 
     @property
     @abstractmethod
@@ -202,7 +202,7 @@ class Engine(ABC, Generic[M]):
         """Why this consumer receives nothing now."""
 
     def _explain_standstill(self, room: int) -> Explanation | None:
-        """What holds up all messages, if anything does."""
+        """The reason why no message can be delivered, or None."""
         if not self._roster:
             return Explanation(Cause.NO_CONSUMER)
         if self.paused:

@@ -28,7 +28,7 @@ class Deliver(NamedTuple):
 
 
 class Poisoned(NamedTuple):
-    """Retries are exhausted. The host does what the policy says, then acks the message or reports `poison_failed`."""
+    """Retries are exhausted. The host applies the policy, then acks the message or reports `poison_failed`."""
 
     offset: int
     attempts: int

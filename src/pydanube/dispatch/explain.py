@@ -78,10 +78,5 @@ class Explanation:
         """The sentence, with `until` as the caller formats it."""
         key = "" if self.key is None else self.key[:_KEY_BYTES_SHOWN].decode("utf-8", "backslashreplace")
         return self.cause.value.format(
-            consumer=self.consumer,
-            offset=self.offset,
-            key=repr(key),
-            until=until,
-            count=self.count,
-            what=self.what,
+            consumer=self.consumer, offset=self.offset, key=repr(key), until=until, count=self.count, what=self.what
         )

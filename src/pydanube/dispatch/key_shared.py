@@ -42,7 +42,7 @@ class KeyShared(Engine[KeyMember]):
         self._backoff_times = Agenda()
         self._skipped: list[int] = []
         self._owed: dict[int, KeyState] = {}  # by number, keys that are kept for their previous holder
-        self._owed_times = Agenda()  # until when: a holder that asks for nothing more must not keep them forever
+        self._owed_times = Agenda()  # until when: a holder that asks for no more must not keep them forever
         self._overdue: dict[int, KeyState] = {}  # by number, keys that may have to be taken from their holders
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
@@ -96,7 +96,7 @@ class KeyShared(Engine[KeyMember]):
             effects += [Skipped(first, last) for first, last in ranges_of(sorted(self._skipped))]
             self._skipped = []
         if self.paused or not self._roster.permits or self._ended or self._overdue or self._unsettled:
-            return effects  # owners are settled before any key is delivered
+            return effects  # owners must be settled before any key is delivered
         limit = min(self.settings.unacked_max, self._in_flight + self.at_once)
         for member in list(self._roster):
             budget = min(member.permits, limit - self._in_flight)
@@ -240,7 +240,7 @@ class KeyShared(Engine[KeyMember]):
                 state.release()
                 member = state.holder = owner
             elif member is not owner:
-                return  # the holder finishes first
+                return  # the holder must finish first
         if member is not None:
             state.in_line = True
             member.line[state.number] = state
@@ -404,7 +404,7 @@ class KeyShared(Engine[KeyMember]):
                         self._time_others(state, now)
 
     def _recheck_overdue(self, state: KeyState) -> None:
-        """Has the key checked again: perhaps everything its holder has of it is overdue now."""
+        """Schedules another check of the key, because everything that its holder has of it may now be overdue."""
         if state.overdue:
             self._overdue[state.number] = state
 
@@ -416,7 +416,8 @@ class KeyShared(Engine[KeyMember]):
             self._owed_times.set(state.number, now + timeout)
 
     def _time_others(self, state: KeyState, now: int) -> None:
-        """Once a message of a key is overdue, those in the consumer's queue must not keep the key forever either."""
+        """Once a message of a key is overdue, times the rest of it too, so that a client's queue cannot keep the key
+        forever."""
         rest = [offset for offset, lease in state.flight.items() if not self._leases.is_timed(lease)]
         if rest and state.holder is not None:
             self._start_timeout(state.holder, rest, now)

@@ -19,7 +19,7 @@ class KeyMember(Member):
     def __init__(self, consumer: ConsumerId) -> None:
         super().__init__(consumer)
         self.line: OrderedDict[int, KeyState] = OrderedDict()  # an OrderedDict removes any key in constant time
-        self.gone = False  # it has left; its keys are reassigned a few per poll
+        self.gone = False  # it has left; its keys are reassigned, a few per poll
         self.crashed = False
 
 
@@ -40,7 +40,7 @@ class KeyState:
         self.overdue: set[int] = set()  # offsets in flight that were not acknowledged in time
 
     def release(self) -> None:
-        """The next message goes to the owner of the key at that time."""
+        """From now on, the next message goes to the key's owner."""
         self.holder = None
         self.owed = NOTHING_OWED
 

@@ -131,7 +131,7 @@ class Ordered(Engine[Member]):
         active = self._roster.first()
         if active is not None and active.id == consumer and (found := self._flight.within(first, last)):
             timed = self._timed_last
-            self._untime(found[0][0])  # reported again, its timeout restarts, and so do those behind it
+            self._untime(found[0][0])  # its timeout restarts when it is reported again, as do those after it
             self._lease(max(found[-1][1], timed), now)
 
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
@@ -210,14 +210,14 @@ class Ordered(Engine[Member]):
         return bool(self._poison) and bool(self._queue) and self._queue.first in self._poison
 
     def _redelivery_time(self) -> int | None:
-        """Until when the next message waits after a failure. Nothing overtakes it."""
+        """The time until which the next message waits after a failure. Nothing overtakes it."""
         if not self._failures or not self._queue:
             return None
         failure = self._failures.get(self._queue.first)
         return failure.time if failure is not None and failure.time > self._polled else None
 
     def _alike(self, first: int, last: int) -> tuple[int, int]:
-        """How often `first` has failed, and the end of the messages behind it, up to `last`, with the same failure."""
+        """How often `first` has failed, and the end of the following messages, up to `last`, that failed as often."""
         if first > self._failed_last:
             return 0, last
         failures, end = self._failures, first
@@ -281,7 +281,7 @@ class Ordered(Engine[Member]):
         return held_up or Explanation(Cause.IDLE, consumer=consumer)
 
     def _explain_queue(self) -> Explanation | None:
-        """What holds up the next message, if anything does."""
+        """The reason why the next message cannot be delivered, or None."""
         active = self._roster.first()
         if active is None:
             return Explanation(Cause.NO_CONSUMER)

@@ -18,12 +18,13 @@ from pydanube.base.limits import (
     UNACKED_DEFAULT,
     UNACKED_MAX,
 )
+from pydanube.base.units import shown_duration
 
 ACK_TIMEOUT_DEFAULT = 30 * SECOND
 _DOUBLINGS_MAX = POLICY_MICROSECONDS_MAX.bit_length()  # more would exceed any maximum
 
 
-class Backoff(Enum):
+class BackoffPolicy(Enum):
     """How the delay grows from failure to failure."""
 
     EXPONENTIAL = "exponential"
@@ -53,7 +54,7 @@ class FailurePolicy:
     ack_timeout: int | None = ACK_TIMEOUT_DEFAULT  # None: no timeout
     base_delay: int = SECOND
     max_delay: int = 60 * SECOND
-    backoff: Backoff = Backoff.EXPONENTIAL
+    backoff: BackoffPolicy = BackoffPolicy.EXPONENTIAL
     poison: PoisonPolicy = PoisonPolicy.BLOCK
     dead_letter_topic: str | None = None
 
@@ -62,7 +63,10 @@ class FailurePolicy:
         given.whole("max_redelivery_count", 0, REDELIVERIES_MAX)
         given.whole("ack_timeout", 1, POLICY_MICROSECONDS_MAX, None)
         given.whole("max_delay", 0, POLICY_MICROSECONDS_MAX)
-        given.whole("base_delay", 0, self.max_delay)
+        given.whole("base_delay", 0, POLICY_MICROSECONDS_MAX)
+        if self.base_delay > self.max_delay:
+            base, longest = shown_duration(self.base_delay), shown_duration(self.max_delay)
+            raise SubscriptionOptionInvalid(f"base_delay must be at most max_delay, which is {longest}, got {base}")
         given.field("dead_letter_topic", str, None, expected="a topic name")
         if (self.poison is PoisonPolicy.DEAD_LETTER) != bool(self.dead_letter_topic):
             raise SubscriptionOptionInvalid("dead_letter_topic and the poison policy dead_letter must be set together")
@@ -70,7 +74,7 @@ class FailurePolicy:
     def delay(self, failures: int, asked: int = 0) -> int:
         """How long to wait after failure number `failures`; `asked` is the delay that the nack requested."""
         wait = self.base_delay
-        if self.backoff is Backoff.EXPONENTIAL:
+        if self.backoff is BackoffPolicy.EXPONENTIAL:
             wait <<= min(failures - 1, _DOUBLINGS_MAX)
         return min(max(wait, asked), self.max_delay)
 

@@ -1,6 +1,6 @@
 """Deliveries that fail: leases that run out, and messages whose retries are exhausted.
 
-Nothing here decides which consumer receives a message.
+This module does not decide which consumer receives a message.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Roster(Generic[M]):
         self.permits += added
 
     def withdraw(self, consumer: ConsumerId) -> int:
-        """Takes back all permits of the consumer, and returns how many there were."""
+        """Takes back all permits of the consumer; returns how many there were."""
         member = self.find(consumer)
         taken = 0 if member is None else member.permits
         if member is not None:
@@ -85,7 +85,7 @@ class Roster(Generic[M]):
         self._members[member.id] = self._members.pop(member.id)
 
     def shares(self, total: int) -> list[tuple[M, int]]:
-        """Splits up to `total` messages as equally as permits allow. The remainder goes round in turn."""
+        """Splits up to `total` messages as equally as permits allow. Members take turns in getting the remainder."""
         takers = [member for member in self._members.values() if member.permits]
         total = min(total, self.permits)
         level, left = 0, len(takers)

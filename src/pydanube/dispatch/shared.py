@@ -23,7 +23,7 @@ Slice = tuple[int, int, int]  # first, last, attempt
 
 
 class _Retry:
-    """Messages that failed together and are sent again together, except those that are acknowledged in the meantime."""
+    """Messages that failed together and are sent again together, except for those acknowledged in the meantime."""
 
     __slots__ = ("attempt", "due", "left", "number", "offsets", "ready")
 
@@ -351,7 +351,7 @@ class Shared(Engine[Member]):
         return held_up or Explanation(Cause.IDLE, consumer=consumer)
 
     def _explain_new(self) -> Explanation | None:
-        """What holds up new messages, if anything does."""
+        """The reason why new messages cannot be delivered, or None."""
         if self._blocked():
             return Explanation(Cause.POISON_BLOCKS, offset=self._poison.first())
         return self._explain_standstill(self._room())

@@ -52,7 +52,7 @@ class EntryKind(IntEnum):
     RESERVE = 6  # a = offsets below it may have been acknowledged
     KEPT = 7  # a = number of the data directory that holds copied-out entries
     QUARANTINE = 8  # a = 1: the catalogue does not know the ledger; 0: it knows it again
-    DAMAGED = 9  # some of the ledger cannot be read here, and it is unknown where it ended
+    DAMAGED = 9  # some of the ledger is unreadable here, and its end is unknown
 
 
 class GroupKind(IntEnum):
@@ -96,7 +96,7 @@ class GroupHead:
     entries: int
     body_bytes: int
     ledgers: int
-    told: int  # one more than the number of names repeated for the previous group; 0 if it repeats none
+    repeated: int  # one more than the number of names repeated for the previous group; 0 if it repeats none
     length: int
     kind: GroupKind
     directory_crc: int
@@ -191,15 +191,15 @@ def encode_group(
 ) -> tuple[list[bytes], int]:
     """The buffers of one group, in order, and its length. The bodies are passed through untouched."""
     packed = b"".join(directory)
-    told = 0 if prior is None else len(prior) + 1
-    length = group_length(len(directory), len(ledgers) + max(told - 1, 0), body_bytes)
+    repeated = 0 if prior is None else len(prior) + 1
+    length = group_length(len(directory), len(ledgers) + max(repeated - 1, 0), body_bytes)
     body_crc = crc32c(b"".join(body)) if kind is GroupKind.CHECKPOINT else 0
     head = _GROUP.pack(
         GROUP_MAGIC, 0, salt, number, synced_through, len(directory), body_bytes, len(ledgers), length, kind,
-        crc32c(packed), body_crc, told,
+        crc32c(packed), body_crc, repeated,
     )  # fmt: skip
     names = b"".join([_NAME.pack(*name) for names in (ledgers, prior or NOBODY) for name in names.items()])
-    tail = _TRAILER.pack(salt, number, synced_through, len(ledgers), told, length, TRAILER_MAGIC, 0)[:-4]
+    tail = _TRAILER.pack(salt, number, synced_through, len(ledgers), repeated, length, TRAILER_MAGIC, 0)[:-4]
     tail += crc32c(names + tail).to_bytes(4, "little")
     used = GROUP_HEADER_BYTES + len(packed) + body_bytes + len(names) + TRAILER_BYTES
     checked = head[:4] + crc32c(head[8:]).to_bytes(4, "little") + head[8:]
@@ -213,14 +213,14 @@ def decode_group_head(data: bytes, salt: int) -> GroupHead | None:
     fields = _GROUP.unpack_from(data)
     if fields[0] != GROUP_MAGIC or fields[1] != crc32c(data[8:GROUP_HEADER_BYTES]) or fields[2] != salt:
         return None
-    _, _, _, number, synced, entries, body, ledgers, length, kind, directory_crc, body_crc, told = fields
-    whole = kind <= GroupKind.MARK and told <= GROUP_ENTRIES_MAX and synced < number
+    _, _, _, number, synced, entries, body, ledgers, length, kind, directory_crc, body_crc, repeated = fields
+    whole = kind <= GroupKind.MARK and repeated <= GROUP_ENTRIES_MAX and synced < number
     if not whole or entries > GROUP_ENTRIES_MAX or ledgers > entries or length > GROUP_BYTES_MAX:
         return None
-    if length != group_length(entries, ledgers + max(told - 1, 0), body):
+    if length != group_length(entries, ledgers + max(repeated - 1, 0), body):
         return None
     rest = (length, GroupKind(kind), directory_crc, body_crc)
-    return GroupHead(salt, number, synced, entries, body, ledgers, told, *rest)
+    return GroupHead(salt, number, synced, entries, body, ledgers, repeated, *rest)
 
 
 def decode_directory(head: GroupHead, position: int, packed: bytes) -> list[Entry] | None:
@@ -228,12 +228,12 @@ def decode_directory(head: GroupHead, position: int, packed: bytes) -> list[Entr
     if len(packed) != head.directory_bytes or crc32c(packed) != head.directory_crc:
         return None
     entries = []
-    place = position + head.body_start
-    end = place + head.body_bytes
+    at = position + head.body_start
+    end = at + head.body_bytes
     for ledger, a, b, length, count, crc, kind in iter_entries(packed):
-        entries.append(Entry(LedgerId(ledger), kind, a, b, length, count, crc, place if length else 0))
-        place += length
-    return entries if place == end or head.kind is GroupKind.CHECKPOINT else None
+        entries.append(Entry(LedgerId(ledger), kind, a, b, length, count, crc, at if length else 0))
+        at += length
+    return entries if at == end or head.kind is GroupKind.CHECKPOINT else None
 
 
 def decode_trailer(data: bytes, salt: int) -> Trailer | None:
@@ -241,11 +241,11 @@ def decode_trailer(data: bytes, salt: int) -> Trailer | None:
     if len(data) < TRAILER_BYTES:
         return None
     fields = _TRAILER.unpack_from(data, len(data) - TRAILER_BYTES)
-    found, number, synced, ledgers, told, length, magic, crc = fields
-    if magic != TRAILER_MAGIC or found != salt or max(ledgers, told) > GROUP_ENTRIES_MAX:
+    found, number, synced, ledgers, repeated, length, magic, crc = fields
+    if magic != TRAILER_MAGIC or found != salt or max(ledgers, repeated) > GROUP_ENTRIES_MAX:
         return None
-    start = len(data) - TRAILER_BYTES - NAME_BYTES * (ledgers + max(told - 1, 0))
+    start = len(data) - TRAILER_BYTES - NAME_BYTES * (ledgers + max(repeated - 1, 0))
     if start < 0 or crc != crc32c(data[start:-4]):
         return None
     names = [(LedgerId(ledger), last) for ledger, last in _NAME.iter_unpack(data[start:-TRAILER_BYTES])]
-    return Trailer(number, synced, length, dict(names[:ledgers]), dict(names[ledgers:]) if told else None)
+    return Trailer(number, synced, length, dict(names[:ledgers]), dict(names[ledgers:]) if repeated else None)

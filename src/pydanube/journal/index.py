@@ -112,7 +112,7 @@ class FileIndex:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the node knows about one ledger in one closed file without loading the file's index."""
+    """What the node knows about one ledger in a closed file without loading the file's index."""
 
     ledger: LedgerId
     first: int
@@ -132,18 +132,18 @@ def decode_index(data: bytes, generation: int, salt: int) -> tuple[FileIndex, in
     if magic != _MAGIC or owner != [generation, salt] or crc != crc32c(data[8:]):
         return None
     index = FileIndex()
-    place = _HEAD.size
+    at = _HEAD.size
     for _ in range(ledgers):
-        if place + _LEDGER.size > len(data):
+        if at + _LEDGER.size > len(data):
             return None
-        ledger, confirmed, size, count = _LEDGER.unpack_from(data, place)
-        place += _LEDGER.size
-        if not 0 < count <= (len(data) - place) // _RUN_BYTES:
+        ledger, confirmed, size, count = _LEDGER.unpack_from(data, at)
+        at += _LEDGER.size
+        if not 0 < count <= (len(data) - at) // _RUN_BYTES:
             return None
         runs = Runs(confirmed=confirmed, bytes=size)
-        runs.firsts.frombytes(data[place : place + 8 * count])
-        runs.lasts.frombytes(data[place + 8 * count : place + 16 * count])
-        runs.blocks.frombytes(data[place + 16 * count : place + _RUN_BYTES * count])
-        place += _RUN_BYTES * count
+        runs.firsts.frombytes(data[at : at + 8 * count])
+        runs.lasts.frombytes(data[at + 8 * count : at + 16 * count])
+        runs.blocks.frombytes(data[at + 16 * count : at + _RUN_BYTES * count])
+        at += _RUN_BYTES * count
         index.ledgers[LedgerId(ledger)] = runs
-    return (index, end) if place == len(data) else None
+    return (index, end) if at == len(data) else None

@@ -76,7 +76,7 @@ class Ledger:
         return offset <= self.lost_through or self.away
 
     def lose(self, through: int) -> None:
-        """Records that something up to `through` is damaged. In a sealed ledger, nothing was lost beyond its end."""
+        """Records that something up to `through` is damaged. In a sealed ledger, nothing is lost beyond its end."""
         if self.state == SEALED:
             through = min(through, self.sealed)
         self.unsure = self.unsure or through == OFFSET_MAX
@@ -116,8 +116,8 @@ class Ledger:
     def files_at(self, first: int, last: int) -> list[int]:
         """Generations of the files that may hold an offset within [first, last], the newest first."""
         found = self.extents
-        places = range(len(found) - 4, -1, -4)
-        return [found[at] for at in places if found[at + 1] <= last and first <= found[at + 2]]
+        positions = range(len(found) - 4, -1, -4)
+        return [found[at] for at in positions if found[at + 1] <= last and first <= found[at + 2]]
 
     def close(self) -> None:
         """Ends appends by the epoch that created it: a write failed, or the node restarted."""
@@ -147,7 +147,7 @@ class LedgerTable:
     def __init__(self) -> None:
         self._ledgers: dict[LedgerId, Ledger] = {}
         self.forgetful = False  # an unreadable group may have created, fenced or deleted ledgers that are not here
-        self.born_later = NUMBER_MAX  # ledgers from this number on were created later: nothing of them is forgotten
+        self.born_later = NUMBER_MAX  # ledgers from this number on were created later: nothing about them is missing
         self.unknown = 0  # messages of any ledger that unreadable groups may have held
 
     def __iter__(self) -> Iterator[Ledger]:

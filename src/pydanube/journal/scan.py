@@ -172,24 +172,24 @@ def _read_group(
     if head.kind is GroupKind.CHECKPOINT:
         body = data[head.body_start : head.body_start + head.body_bytes]
         return Group(position, head, [], crc32c(body) == head.body_crc and checkpoint_ok(body))
-    sound = [entry for entry in entries if entry.kind != EntryKind.APPEND or _sound(data, entry, position)]
+    intact = [entry for entry in entries if entry.kind != EntryKind.APPEND or _batch_is_intact(data, entry, position)]
     trailer = decode_trailer(data, salt)
-    whole = len(sound) == len(entries) and trailer is not None and trailer.number == number
-    return Group(position, head, sound, whole)
+    whole = len(intact) == len(entries) and trailer is not None and trailer.number == number
+    return Group(position, head, intact, whole)
 
 
-def _sound(data: bytes, entry: Entry, position: int) -> bool:
+def _batch_is_intact(data: bytes, entry: Entry, position: int) -> bool:
     return is_intact(data, entry.position - position, entry.length, entry.crc, entry.a, entry.messages)
 
 
 def _synced_later(window: _Window, position: int, salt: int, number: int) -> Generator[tuple[int, int], bytes, bool]:
     """Whether a later group of the file says that group `number` had been synced."""
-    place = position + BLOCK_BYTES
-    while place < window.size:
-        head = decode_group_head((yield from window.take(place, GROUP_HEADER_BYTES)), salt)
+    at = position + BLOCK_BYTES
+    while at < window.size:
+        head = decode_group_head((yield from window.take(at, GROUP_HEADER_BYTES)), salt)
         if head is not None and head.synced_through >= number:
             return True
-        place += BLOCK_BYTES
+        at += BLOCK_BYTES
     return False
 
 
@@ -214,13 +214,13 @@ def _step_over(
         groups.append(group)
         return position + group.head.length, number + 1
     after, next_number = limit, number + 1
-    place = position + BLOCK_BYTES
-    while place < limit:
-        head = decode_group_head((yield from window.take(place, GROUP_HEADER_BYTES)), salt)
+    at = position + BLOCK_BYTES
+    while at < limit:
+        head = decode_group_head((yield from window.take(at, GROUP_HEADER_BYTES)), salt)
         if head is not None and head.number > number:
-            after, next_number = place, head.number
+            after, next_number = at, head.number
             break
-        place += BLOCK_BYTES
+        at += BLOCK_BYTES
     if after < limit and not found.sealed and next_number <= CHECKPOINTS + 1:
         names: Names | None = NOBODY  # checkpoints have no entries
     else:
@@ -237,13 +237,13 @@ def _named_by_trailers(
     If a group of one block has lost its trailer, the next group still names its ledgers, even if that group is torn.
     """
     named: dict[LedgerId, int] = {}
-    place = end
+    at = end
     behind = yield from _trailer_of(window, end, salt, numbers.stop)
     for number in reversed(numbers):
-        begin = max(start, place - TRAILER_BYTES_READ)
-        data = yield from window.take(begin, place - begin)
+        begin = max(start, at - TRAILER_BYTES_READ)
+        data = yield from window.take(begin, at - begin)
         trailer = decode_trailer(data, salt)
-        if trailer is not None and trailer.number == number and trailer.length <= place - start:
+        if trailer is not None and trailer.number == number and trailer.length <= at - start:
             names, length = trailer.ledgers, trailer.length
         elif behind is not None and behind.prior is not None:
             names, length = behind.prior, BLOCK_BYTES
@@ -252,8 +252,8 @@ def _named_by_trailers(
         for ledger, last in names.items():
             named[ledger] = max(last, named.get(ledger, last))
         behind = trailer
-        place -= length
-    return named if place == start else None
+        at -= length
+    return named if at == start else None
 
 
 def _trailer_of(

@@ -1,46 +1,37 @@
-"""The bytes of a metadata file: a header, a snapshot, then groups of records, each group one write and one sync.
+"""The bytes of a metadata file: a header, a snapshot, then groups of log entries, each group one write and one sync.
 
-A record is a Raft entry: term, index, the hash of all before it and itself, cluster and node. Groups start on a block
-and are written one at a time, each synced before the next, so a whole group proves that those before it were durable.
-A sector is written completely or not at all, and was zero before. That distinguishes a torn tail, which is cut off,
-from damage.
+A group also has the term and vote of its node, how far the log is known to be committed, and where the log was cut
+before its entries: only what is committed stays forever. Groups start on a block and are written one at a time, each
+synced before the next, so a whole group proves that those before it were durable. A sector is written completely or
+not at all, and was zero before. That distinguishes a torn tail, which is cut off, from damage.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple
 
 from pydanube.base.checksum import crc32c
 from pydanube.base.errors import MetadataDamaged
 from pydanube.base.ids import NodeIdentity
-from pydanube.base.limits import BLOCK_BYTES, METADATA_SNAPSHOT_CHUNK_BYTES
-from pydanube.metadata.records import Entry, KeyChange, decode_changes
+from pydanube.base.limits import BLOCK_BYTES
+from pydanube.metadata.snapshot import SnapshotContent, decode_snapshot
+from pydanube.raft.entries import HASH_BYTES, Entry, Point, follows
+from pydanube.raft.state import Hard
 
-_FILE_MAGIC = b"DML1"
+_FILE_MAGIC = b"DML2"
 _GROUP_MAGIC = (
-    b"DMG1"  # at the end of the header, and its last byte is not zero: a header that was not written ends with zero
+    b"DMG2"  # at the end of the header, and its last byte is not zero: a header that was not written ends with zero
 )
-_TRAILER = b"DMT1"
-_FILE = struct.Struct("<4sIQQ16s16sQQQ16sQQ16s")  # magic, crc, then `LogHeader`
-_GROUP = struct.Struct("<IIQQII4s")  # crc, records, salt, index before it, bytes of records, zero, magic
-_RECORD = struct.Struct("<IQQ16s16s")  # bytes of the payload, term, index, cluster, node; then the hash
-_ROW = struct.Struct("<HIQQ")  # bytes of key and value, version, session
-ROW_BYTES = _ROW.size
-HASH_BYTES = 16
+_TRAILER = b"DMT2"
+_FILE = struct.Struct("<4sIQQ16sQ16sQQQ16sQ16sIQQ16s")  # magic, crc, then `LogHeader`
+_GROUP = struct.Struct("<IIQQIIQ16sQQ4s")  # crc, entries, salt, number, bytes, zero, term, vote, cut, committed, magic
+_ENTRY = struct.Struct("<IQQB16s")  # bytes of the data, term, index, kind, chain
+_NO_CUT = 2**64 - 1
+_NO_VOTE = bytes(16)
 SECTOR_BYTES = 512
-NO_HASH = bytes(HASH_BYTES)
-
-
-class LogPoint(NamedTuple):
-    """A point of the log: the last revision, which is its Raft index, its term, and the hash of everything so far."""
-
-    term: int = 0
-    revision: int = 0
-    chain: bytes = NO_HASH
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +41,12 @@ class LogHeader:
     generation: int
     salt: int  # random; every group repeats it, so that no value can pose as a group of this file
     cluster: bytes
+    incarnation: int  # of the cluster: rises when it is recovered from the loss of its majority, or restored
     node: NodeIdentity
     capacity: int  # bytes reserved before it got its name; a shorter file was truncated
-    start: LogPoint
+    start: Point
+    hard: Hard
+    groups: int  # that it had when it got its name
     keys: int
     snapshot_bytes: int
     digest: bytes  # of the snapshot
@@ -62,8 +56,10 @@ class LogHeader:
         return blocks(BLOCK_BYTES + self.snapshot_bytes)
 
     def encode(self) -> bytes:
-        fields = (self.capacity, *self.start, self.keys, self.snapshot_bytes, self.digest)
-        body = _FILE.pack(_FILE_MAGIC, 0, self.generation, self.salt, self.cluster, bytes.fromhex(self.node), *fields)
+        point = (self.start.index, self.start.term, self.start.chain)
+        identity = (self.cluster, self.incarnation, bytes.fromhex(self.node))
+        rest = (self.hard.term, _vote(self.hard), self.groups, self.keys, self.snapshot_bytes, self.digest)
+        body = _FILE.pack(_FILE_MAGIC, 0, self.generation, self.salt, *identity, self.capacity, *point, *rest)
         body = body.ljust(BLOCK_BYTES, b"\0")
         return body[:4] + crc32c(body[8:]).to_bytes(4, "little") + body[8:]
 
@@ -73,13 +69,56 @@ class LogContent:
     """The content of a file, all of it checked."""
 
     header: LogHeader
-    rows: list[tuple[str, Entry, int]]
-    records: list[tuple[int, tuple[KeyChange, ...]]]  # revision and changes
-    point: LogPoint  # after the last record
-    last: int  # where the last group starts, which nothing after it proves durable; `end` if there is none
-    covered: bool  # the last group is a mark, or there is no group
-    end: int  # where the next group goes
-    torn: int  # the end of a partly written group that was never acknowledged; `end` if there is none
+    snapshot: SnapshotContent
+    hard: Hard
+    committed: int  # at least; what follows may be committed too
+    entries: list[Entry] = field(default_factory=list)  # after the snapshot, without what was cut off
+    groups: int = 0
+    last: int = 0  # where the last group starts, which nothing after it proves durable; `end` if there is none
+    covered: bool = True  # the last group is a mark, or there is no group
+    end: int = 0  # where the next group goes
+    torn: int = 0  # the end of a partly written group that was never acknowledged; `end` if there is none
+
+    @property
+    def point(self) -> Point:
+        """The point after the last entry."""
+        return self.entries[-1].point if self.entries else self.header.start
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one write makes durable. One that says nothing new is a mark, which covers the group before it."""
+
+    number: int  # in its file, from 0
+    hard: Hard
+    committed: int
+    cut: int | None = None  # entries after this index are void
+    entries: Sequence[Entry] = ()
+
+    def encode(self, salt: int) -> bytes:
+        body = b"".join(
+            part
+            for entry in self.entries
+            for part in (
+                _ENTRY.pack(len(entry.data), entry.term, entry.index, entry.kind, entry.chain),
+                entry.data,
+            )
+        )
+        cut = _NO_CUT if self.cut is None else self.cut
+        rest = _GROUP.pack(
+            0, len(self.entries), salt, self.number, len(body), 0, self.hard.term, _vote(self.hard), cut,
+            self.committed, _GROUP_MAGIC,
+        )[4:]  # fmt: skip
+        group = crc32c(rest).to_bytes(4, "little") + rest + body + _TRAILER
+        return group.ljust(group_length(self.entries), b"\0")
+
+
+def _vote(hard: Hard) -> bytes:
+    return bytes.fromhex(hard.vote) if hard.vote else _NO_VOTE
+
+
+def _hard(term: int, vote: bytes) -> Hard:
+    return Hard(term, "" if vote == _NO_VOTE else vote.hex())
 
 
 def blocks(length: int) -> int:
@@ -87,46 +126,12 @@ def blocks(length: int) -> int:
     return -(-length // BLOCK_BYTES) * BLOCK_BYTES
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+def group_length(entries: Sequence[Entry]) -> int:
+    return _group_length(sum([_ENTRY.size + len(entry.data) for entry in entries]))
 
 
-def encode_record(header: LogHeader, term: int, before: LogPoint, payload: bytes) -> tuple[bytes, LogPoint]:
-    """The record after `before`, and the point after it."""
-    index = before.revision + 1
-    head = _RECORD.pack(len(payload), term, index, header.cluster, bytes.fromhex(header.node))
-    chain = blake2b(before.chain + head + payload, digest_size=HASH_BYTES).digest()
-    return head + chain + payload, LogPoint(term, index, chain)
-
-
-def group_length(record_bytes: int) -> int:
-    return blocks(_GROUP.size + record_bytes + len(_TRAILER))
-
-
-def record_length(payload: bytes) -> int:
-    return _RECORD.size + HASH_BYTES + len(payload)
-
-
-def encode_group(header: LogHeader, index: int, records: Sequence[bytes]) -> bytes:
-    """One write: records that follow `index`. Without records it is a mark, which covers the group before it."""
-    body = b"".join(records)
-    rest = _GROUP.pack(0, len(records), header.salt, index, len(body), 0, _GROUP_MAGIC)[4:]
-    group = crc32c(rest).to_bytes(4, "little") + rest + body + _TRAILER
-    return group.ljust(group_length(len(body)), b"\0")
-
-
-def encode_snapshot(rows: Iterable[tuple[str, Entry, int]]) -> Iterator[bytes]:
-    """In chunks, so that encoding does not block the loop for long."""
-    parts: list[bytes] = []
-    size = 0
-    for key, entry, session in rows:
-        name = key.encode()
-        parts += [_ROW.pack(len(name), len(entry.value), entry.version, session), name, entry.value]
-        size += _ROW.size + len(name) + len(entry.value)
-        if size >= METADATA_SNAPSHOT_CHUNK_BYTES:
-            yield b"".join(parts)
-            parts, size = [], 0
-    if parts:
-        yield b"".join(parts)
+def _group_length(body_bytes: int) -> int:
+    return blocks(_GROUP.size + body_bytes + len(_TRAILER))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -136,13 +141,18 @@ def decode_header(data: bytes, generation: int) -> LogHeader:
     """The header of the file with that number, from its first block."""
     if len(data) < BLOCK_BYTES:
         raise MetadataDamaged(f"file {generation} of the metadata log is cut")
-    magic, crc, number, salt, cluster, node, capacity, term, index, chain, keys, size, digest = _FILE.unpack_from(data)
+    (
+        magic, crc, number, salt, cluster, incarnation, node, capacity, index, term, chain, voted, vote, groups, keys,
+        size, digest,
+    ) = _FILE.unpack_from(data)  # fmt: skip
     if magic != _FILE_MAGIC or crc != crc32c(data[8:BLOCK_BYTES]):
         raise MetadataDamaged(f"the header of file {generation} of the metadata log is damaged")
     if number != generation:
         raise MetadataDamaged(f"file {generation} of the metadata log is file {number} under another name")
-    start = LogPoint(term, index, chain)
-    return LogHeader(generation, salt, cluster, NodeIdentity(node.hex()), capacity, start, keys, size, digest)
+    start, identity, hard = Point(index, term, chain), NodeIdentity(node.hex()), _hard(voted, vote)
+    return LogHeader(
+        generation, salt, cluster, incarnation, identity, capacity, start, hard, groups, keys, size, digest
+    )
 
 
 def decode_file(data: bytes, generation: int) -> LogContent:
@@ -153,9 +163,8 @@ def decode_file(data: bytes, generation: int) -> LogContent:
     snapshot = data[BLOCK_BYTES : BLOCK_BYTES + header.snapshot_bytes]
     if blake2b(snapshot, digest_size=HASH_BYTES).digest() != header.digest:
         raise MetadataDamaged("the snapshot of the metadata is damaged")
-    rows = list(_rows(snapshot))
-    content = LogContent(header, rows, [], header.start, 0, True, header.log_start, 0)
-    content.last = content.end
+    content = LogContent(header, decode_snapshot(snapshot), header.hard, header.start.index)
+    content.last = content.end = header.log_start
     while (length := _read_group(data, content)) is not None:
         content.last = content.end
         content.end += length
@@ -165,15 +174,14 @@ def decode_file(data: bytes, generation: int) -> LogContent:
     return content
 
 
-def _rows(snapshot: bytes) -> Iterator[tuple[str, Entry, int]]:
-    position, end = 0, len(snapshot)
-    while position < end:
-        key_bytes, value_bytes, version, session = _ROW.unpack_from(snapshot, position)
-        middle = position + _ROW.size + key_bytes
-        after = middle + value_bytes
-        key = snapshot[position + _ROW.size : middle].decode()
-        yield key, Entry(snapshot[middle:after], version), session
-        position = after
+@dataclass(frozen=True, slots=True)
+class _GroupHead:
+    entries: int
+    number: int
+    size: int  # of the entries
+    hard: Hard
+    cut: int
+    committed: int
 
 
 def _read_group(data: bytes, content: LogContent) -> int | None:
@@ -183,12 +191,13 @@ def _read_group(data: bytes, content: LogContent) -> int | None:
     if len(head) < _GROUP.size or head[-1] == 0:
         return None
     found = _group_head(head, header.salt)
-    if found is None or found[1] != content.point.revision:
+    if found is None or found.number != content.groups:
         raise MetadataDamaged(f"the metadata log is damaged at byte {at}")
-    count, _, size = found
-    start, end = at + _GROUP.size, at + _GROUP.size + size
+    start, end = at + _GROUP.size, at + _GROUP.size + found.size
+    kept = _kept(content, found)
+    before = kept[-1].point if kept else header.start
     try:
-        records, point = _records(data[start:end], count, header, content.point)
+        entries = list(_entries(data[start:end], found.entries, before))
     except MetadataDamaged:
         if _is_torn(data, at, end + len(_TRAILER)):
             return None
@@ -197,44 +206,48 @@ def _read_group(data: bytes, content: LogContent) -> int | None:
         if _is_torn(data, at, end + len(_TRAILER)):
             return None
         raise MetadataDamaged(f"the metadata log is damaged at byte {end}")
-    content.records += records
-    content.point = point
-    content.covered = not records
-    return group_length(size)
+    content.entries = kept
+    kept += entries
+    if found.committed < content.committed or found.committed > content.point.index:
+        raise MetadataDamaged(f"the metadata log counts wrongly what is committed, at byte {at}")
+    content.covered = not entries and found.cut == _NO_CUT and found.hard == content.hard
+    content.hard, content.committed = found.hard, found.committed
+    content.groups += 1
+    return _group_length(found.size)
 
 
-def _group_head(head: bytes, salt: int) -> tuple[int, int, int] | None:
-    """Number of records, index before them, and their bytes; None if it is not a group header of this file."""
-    crc, count, found, index, size, zero, magic = _GROUP.unpack(head)
+def _kept(content: LogContent, group: _GroupHead) -> list[Entry]:
+    """The entries before the group, without those that it cuts off."""
+    if group.cut == _NO_CUT:
+        return content.entries
+    if group.cut < content.committed:
+        raise MetadataDamaged(f"the metadata log is cut at {group.cut}, but was committed up to {content.committed}")
+    return content.entries[: group.cut - content.header.start.index]
+
+
+def _group_head(head: bytes, salt: int) -> _GroupHead | None:
+    """None if it is not a group header of this file."""
+    crc, count, found, number, size, zero, term, vote, cut, committed, magic = _GROUP.unpack(head)
     if magic != _GROUP_MAGIC or found != salt or zero != 0 or crc != crc32c(head[4:]):
         return None
-    return count, index, size
+    return _GroupHead(count, number, size, _hard(term, vote), cut, committed)
 
 
-def _records(
-    body: bytes, count: int, header: LogHeader, before: LogPoint
-) -> tuple[list[tuple[int, tuple[KeyChange, ...]]], LogPoint]:
-    records = []
-    node, position = bytes.fromhex(header.node), 0
-    term_before, index_before, chain_before = before
+def _entries(body: bytes, count: int, before: Point) -> Iterator[Entry]:
+    position = 0
     for _ in range(count):
-        payload_at = position + _RECORD.size + HASH_BYTES
-        if payload_at > len(body):
-            raise MetadataDamaged(f"a record after revision {index_before} is damaged")
-        size, term, index, cluster, wrote = _RECORD.unpack_from(body, position)
-        head_end = position + _RECORD.size
-        payload = body[payload_at : payload_at + size]
-        chain = blake2b(chain_before + body[position:head_end] + payload, digest_size=HASH_BYTES).digest()
-        if chain != body[head_end:payload_at] or index != index_before + 1 or term < term_before:
-            raise MetadataDamaged(f"the record of revision {index_before + 1} is damaged")
-        if cluster != header.cluster or wrote != node:
-            raise MetadataDamaged(f"the record of revision {index} belongs to another cluster or node")
-        records.append((index, decode_changes(payload)))
-        position = payload_at + size
-        term_before, index_before, chain_before = term, index, chain
+        start = position + _ENTRY.size
+        if start > len(body):
+            raise MetadataDamaged(f"the entry after {before.index} is damaged")
+        size, term, index, kind, chain = _ENTRY.unpack_from(body, position)
+        position = start + size
+        entry = Entry(index, term, kind, body[start:position], chain)
+        if not follows(before, entry):
+            raise MetadataDamaged(f"the entry after {before.index} is damaged")
+        before = entry.point
+        yield entry
     if position != len(body):
-        raise MetadataDamaged(f"a group has extra data after its records, after revision {index_before}")
-    return records, LogPoint(term_before, index_before, chain_before)
+        raise MetadataDamaged(f"a group has extra data after its entries, after {before.index}")
 
 
 def _is_torn(data: bytes, start: int, end: int) -> bool:
@@ -246,10 +259,10 @@ def _is_torn(data: bytes, start: int, end: int) -> bool:
 
 def _later_group(data: bytes, content: LogContent) -> bool:
     """Whether a group of this file follows what looks like the end."""
-    places = range(content.end + BLOCK_BYTES, len(data) - _GROUP.size + 1, BLOCK_BYTES)
+    positions = range(content.end + BLOCK_BYTES, len(data) - _GROUP.size + 1, BLOCK_BYTES)
     magic_at = _GROUP.size - len(_GROUP_MAGIC)
     return any(
         data[at + magic_at : at + _GROUP.size] == _GROUP_MAGIC
         and _group_head(data[at : at + _GROUP.size], content.header.salt) is not None
-        for at in places
+        for at in positions
     )

@@ -222,10 +222,7 @@ def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table_keys(
-    partition_by: Names | None,
-    merge_schema: bool,
-    upsert: Mapping[str, Any],
-    maintain: bool | Mapping[str, Any],
+    partition_by: Names | None, merge_schema: bool, upsert: Mapping[str, Any], maintain: bool | Mapping[str, Any]
 ) -> dict[str, Any]:
     keys = _given(upsert) or None
     return {"partition_by": partition_by, "merge_schema": merge_schema, "upsert": keys, "maintain": maintain}

@@ -13,7 +13,7 @@ from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.sources.topic import COLUMNS
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.locations import scheme_of
-from pydanube.spark.decode_options import PROTOBUF, RAW
+from pydanube.spark.decode import PROTOBUF, RAW
 
 KINDS = ("delta", "iceberg", "parquet")
 TRIGGER = "10 seconds"  # every batch is at least one file: there should not be too many
@@ -91,7 +91,8 @@ class Job:
         return {"descriptor": self.schema, "message": self.message}
 
     def _name(self, target: Mapping[str, Any]) -> str:
-        """The same name for the same topics and location, and for no others, because it names the checkpoint."""
+        """The same name for the same topics and location, and a different one for others, because it names the
+        checkpoint."""
         kind, location = next(iter(target.items()))
         table = location["table"] if kind == "iceberg" else location.rstrip("/").rpartition("/")[2]
         whole = repr((sorted(self.topics), kind, location if kind != "iceberg" else sorted(location.items())))
@@ -101,5 +102,5 @@ class Job:
 
 
 def _plain(text: str) -> str:
-    """The characters of a text that the name of a pipeline may have."""
+    """The characters of a text that a pipeline's name may have."""
     return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-")[:NAME_PART_CHARACTERS_MAX] or "all"

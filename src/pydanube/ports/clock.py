@@ -8,8 +8,6 @@ from typing import Protocol
 class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that never go backwards; only differences mean anything."""
-        ...
 
     def wall(self) -> int:
         """Microseconds since 1970 as the machine believes; may jump either way."""
-        ...

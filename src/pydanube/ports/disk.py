@@ -20,15 +20,12 @@ class DiskFile(Protocol):
 
     def write(self, position: int, parts: Sequence[bytes], *, sync: bool) -> Future[None]:
         """Writes the parts one after the other from `position`; with `sync` they are durable on completion."""
-        ...
 
     def sync(self) -> Future[None]:
         """Makes every completed write of this file durable."""
-        ...
 
     def read(self, position: int, length: int) -> Future[bytes]:
         """At most `length` bytes, fewer only at the end of the file."""
-        ...
 
     def size(self) -> Future[int]: ...
 
@@ -39,36 +36,29 @@ class Disk(Protocol):
     @property
     def name(self) -> str:
         """The path of the directory, for messages."""
-        ...
 
     def make(self) -> Future[None]:
         """Creates the directory and its parents if they do not exist. Other operations on a missing directory raise
         `FileMissing`. Until `sync_parent` has completed, a crash may remove it again, with everything in it."""
-        ...
 
     def sync_parent(self) -> Future[None]:
         """Makes the directory and its parents durable under their names, whichever process created them."""
-        ...
 
     def lock(self, owner: str) -> Future[None]:
         """Locks the directory for this process until it ends, or raises `DirectoryInUse`."""
-        ...
 
     def unlock(self) -> Future[None]: ...
 
     def create(self, name: str, *, reserve: int = 0) -> Future[DiskFile]:
         """Creates a file, which must not exist yet, with `reserve` bytes of space allocated, which read as zeros."""
-        ...
 
     def open(self, name: str) -> Future[DiskFile]: ...
 
     def list(self) -> Future[list[str]]:
         """Names of all files, sorted."""
-        ...
 
     def rename(self, old: str, new: str) -> Future[None]:
         """Atomic; replaces `new` if it exists."""
-        ...
 
     def remove(self, name: str) -> Future[None]: ...
 

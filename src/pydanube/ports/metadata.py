@@ -19,7 +19,6 @@ class Watch(Protocol):
 
     async def __anext__(self) -> Changed:
         """The next change; `WatchLagged` if changes were missed: then watch again, and scan."""
-        ...
 
     def close(self) -> None: ...
 
@@ -28,17 +27,14 @@ class MetadataStore(Protocol):
     @property
     def revision(self) -> int:
         """The revision of the newest transaction that reads show."""
-        ...
 
     def get(self, key: str) -> Entry | None: ...
 
     def scan(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[tuple[str, Entry]]:
         """The keys that start with `prefix` and come after `after`, sorted, at most `limit` of them."""
-        ...
 
     def count(self, prefix: str) -> int:
         """How many keys start with `prefix`."""
-        ...
 
     async def transact(
         self,
@@ -58,22 +54,20 @@ class MetadataStore(Protocol):
         `MetadataFull`, `MetadataBusy`, `MetadataClosed` or `SessionExpired`, nothing has changed; after any other
         error, the changes may or may not have been made.
         """
-        ...
+
+    async def barrier(self) -> None:
+        """Returns when everything that was decided before the call can be read."""
 
     def watch(self, prefix: str) -> Watch:
         """Every change after the present `revision`."""
-        ...
 
     async def open_session(self, seconds: float) -> int:
         """A session that ends unless it is kept alive within every `seconds`."""
-        ...
 
     async def keep_alive(self, session: int) -> None:
         """Renews the session; `SessionExpired` if it is too late."""
-        ...
 
     async def close_session(self, session: int) -> None:
         """Ends the session now; its keys are deleted when this returns."""
-        ...
 
     async def close(self) -> None: ...

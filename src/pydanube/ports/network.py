@@ -12,8 +12,6 @@ from typing import Protocol
 class Network(Protocol):
     def send(self, to: str, message: object) -> None:
         """Sends a message without waiting; delivery is not guaranteed."""
-        ...
 
     def listen(self, receive: Callable[[str, object], None]) -> None:
-        """From now on `receive(sender, message)` is called for each message that arrives."""
-        ...
+        """Calls `receive(sender, message)` for each message that arrives from now on."""

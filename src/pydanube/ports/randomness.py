@@ -10,4 +10,3 @@ class Randomness(Protocol):
 
     def below(self, bound: int) -> int:
         """A whole number in [0, bound)."""
-        ...

@@ -44,44 +44,34 @@ class StorageNode(Protocol):
     @property
     def identity(self) -> NodeIdentity:
         """Durable; a node that lost its disk comes back with a new one."""
-        ...
 
     @property
     def in_order(self) -> bool:
         """Whether new entries of a ledger are acknowledged in the order of the appends, as a journal does."""
-        ...
 
     def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         """Creates a ledger. It may be repeated with the same arguments while the ledger is open."""
-        ...
 
     def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
         """Stores a stamped batch; done when it is as durable as the ledger requires. It may be repeated."""
-        ...
 
     def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[list[Batch]]:
         """The batch that holds `offset`, and those that follow without a gap; `EntryMissing` if there is none."""
-        ...
 
     def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
         """After a gap: the base offset of the first entry at or after `offset`; `EntryMissing` if there is none."""
-        ...
 
     def find_intact(self, ledger: LedgerId, offset: int) -> Future[int]:
         """After damage: the base offset of the first readable entry from `offset`; `EntryMissing` if there is none."""
-        ...
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         """From now on, only `epoch` may append. An unknown ledger is created, fenced and empty."""
-        ...
 
     def seal(self, ledger: LedgerId, epoch: Epoch, last: int) -> Future[None]:
         """Decides the end of the ledger. Entries above `last` are no longer served."""
-        ...
 
     def delete(self, ledger: LedgerId) -> Future[None]:
         """Deletes the ledger for good. It may be repeated."""
-        ...
 
     def list(self) -> Future[list[LedgerStatus]]: ...
 
@@ -91,11 +81,7 @@ class StorageNodes(Protocol):
 
     def get(self, identity: NodeIdentity) -> StorageNode:
         """Never fails: a node that cannot be reached answers every call with `NodeUnreachable`."""
-        ...
 
     def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
         """The best `count` nodes for a new ledger, reachable ones first; `QuorumLost` if too few are known.
-
-        `TooManyLedgers` if they are so full that the rest is kept for callers with `reserve`.
-        """
-        ...
+        `TooManyLedgers` if the remaining room is kept for callers with `reserve`."""

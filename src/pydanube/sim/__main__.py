@@ -143,10 +143,10 @@ def _shrink(chosen: argparse.Namespace) -> int:
         print(f"fault {index}: {fault.kind} at {fault.at:.3f} s ({FAULTS[fault.kind]})")
     for violation in outcome.violations[:5]:
         print(violation)
-    kept = ",".join(map(str, faults)) or "none"
+    indexes = ",".join(map(str, faults)) or "none"
     print(
         f"replay it: python -m pydanube.sim replay --profile {chosen.profile} --seed {chosen.seed}"
-        f" --faults {kept} --messages {messages}"
+        f" --faults {indexes} --messages {messages}"
     )
     return 1
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pydanube.base.durability import Durability
 from pydanube.sim.plan import Plan
 from pydanube.sim.run import Outcome, run_plan
 from pydanube.sim.world.world import World
@@ -17,21 +16,15 @@ from pydanube.stream.record import Copies
 # One broker with its own disk: ledgers roll, files roll, ledgers are trimmed, files are copied out and removed.
 SCRIPT = Plan(
     seed=1,
-    profile="mixed",
     nodes=1,
     brokers=1,
     embedded=True,
-    streams=1,
     copies=Copies(1, 1, 1),
-    durabilities=(Durability.FSYNC,),
-    data_directories=1,
-    journal_apart=False,
     file_bytes=16 * 4096,
     ledger_bytes=6_000,
     messages=120,
     seconds=4.0,
     trims=True,
-    faults=(),
 )
 
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pydanube.base.durability import Durability
 from pydanube.sim.plan import Fault, Plan
 from pydanube.sim.run import run_plan
 from pydanube.stream.record import Copies
 
 STORY = Plan(
     seed=7,
-    profile="mixed",
     nodes=3,
     brokers=2,
     embedded=False,
-    streams=1,
     copies=Copies(3, 3, 2),
-    durabilities=(Durability.FSYNC,),
-    data_directories=1,
-    journal_apart=False,
     file_bytes=24 * 4096,
     ledger_bytes=20_000,
     messages=1500,
     seconds=12.0,
-    trims=False,
     faults=(
         Fault(1.0, "kill", 3, 0.5, 0.0),
         Fault(3.0, "power", 1, 1.0, 0.0),

@@ -92,8 +92,6 @@ COPIES = (
     Copies(5, 3, 2),
     Copies(5, 5, 3),
 )
-
-
 BUSY_BYTES = 7_000  # one batch of the largest size, or a few small ones, may wait for a journal
 
 
@@ -106,24 +104,24 @@ class Fault:
     amount: float  # its meaning depends on the kind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     seed: int
-    profile: str
+    profile: str = "mixed"
     nodes: int
     brokers: int
     embedded: bool  # one process with its own storage node, like `danube standalone`
-    streams: int
+    streams: int = 1
     copies: Copies
-    durabilities: tuple[Durability, ...]
-    data_directories: int
-    journal_apart: bool
+    durabilities: tuple[Durability, ...] = (Durability.FSYNC,)
+    data_directories: int = 1
+    journal_apart: bool = False
     file_bytes: int
     ledger_bytes: int
     messages: int  # batches that are sent to each stream
     seconds: float  # until everything heals
-    trims: bool
-    faults: tuple[Fault, ...]
+    trims: bool = False
+    faults: tuple[Fault, ...] = ()
     topics: bool = False  # whole topics with producers and consumers, instead of bare streams
     traits: tuple[str, ...] = ()  # of topics
     pending_bytes: int | None = None  # that may wait for a journal; None for the default
@@ -135,8 +133,8 @@ class Plan:
 
     def only(self, faults: tuple[int, ...] | None = None, messages: int | None = None) -> Plan:
         """The same plan with only some of its faults, or fewer messages."""
-        kept = self.faults if faults is None else tuple(self.faults[index] for index in faults)
-        return replace(self, faults=kept, messages=self.messages if messages is None else messages)
+        chosen = self.faults if faults is None else tuple(self.faults[index] for index in faults)
+        return replace(self, faults=chosen, messages=self.messages if messages is None else messages)
 
 
 def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:

@@ -28,8 +28,6 @@ FILES_SPARE = 24  # journal files that may exist beyond what the content needs
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one seed."""
-
     plan: Plan
     violations: tuple[Violation, ...]
     digest: str

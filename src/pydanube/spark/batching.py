@@ -21,6 +21,7 @@ from pydanube.base.limits import BATCH_MESSAGES_MAX, KEY_BYTES_MAX, MIB, PARTITI
 from pydanube.client.producer import MESSAGE_BYTES_MAX
 from pydanube.spark.key_hashes import hashes_of
 from pydanube.spark.options import whole_name
+from pydanube.tier.rows import row_bytes
 from pydanube.wire.arrow_columns import Fixed, Maps, Strings
 from pydanube.wire.arrow_views import Integers, contents, spans
 from pydanube.wire.batch import Batch, Codec
@@ -36,8 +37,6 @@ _CODES = 2 * PARTITIONS_MAX  # of one topic
 
 
 class TargetTopic(NamedTuple):
-    """A topic to write to."""
-
     name: str
     partitions: int  # 0: not partitioned
     message_bytes_max: int | None = None
@@ -85,7 +84,6 @@ class RowBatcher:
             yield from self.rest()
 
     def rest(self) -> Iterator[PartitionBatch]:
-        """The batches of the remaining rows."""
         held, self._held, self._held_bytes = self._held, [], 0
         if held:
             [rows] = held if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()
@@ -95,7 +93,7 @@ class RowBatcher:
         return len(self._targets) > 1 or any(each.partitions > 1 for each in self._targets)
 
     def _cut(self, rows: pa.RecordBatch) -> Iterator[PartitionBatch]:
-        sizes = _sizes(rows)
+        sizes = row_bytes(rows)
         codes = self._codes(rows)
         self._check(codes, sizes, rows)
         if (codes != codes[0]).any():
@@ -217,21 +215,6 @@ def _text(name: bytes | None) -> str:
         raise ColumnInvalid(f"a topic's name is not UTF-8 text: {name!r:.100}") from None
 
 
-def _sizes(rows: pa.RecordBatch) -> Integers:
-    """The bytes of each row: value, key and attributes, with 8 for each attribute, because it may be empty."""
-    total: Integers = np.diff(spans(rows.column("payload"))).astype(np.int64)
-    names = rows.schema.names
-    if "key" in names:
-        total += np.diff(spans(rows.column("key")))
-    if "attributes" in names:
-        attributes = rows.column("attributes")
-        entries = spans(attributes)
-        total += 8 * np.diff(entries)
-        for texts in (attributes.keys, attributes.items):
-            total += np.diff(spans(texts)[entries])
-    return total
-
-
 def _pieces(ends: Integers, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Rows from `start` to `end` in pieces of about the same size, none larger than a batch unless it is one row."""
     before = int(ends[start - 1]) if start else 0
@@ -245,8 +228,6 @@ def _pieces(ends: Integers, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 class _Encoder:
-    """Makes batches of ranges of rows."""
-
     def __init__(self, rows: pa.RecordBatch, codec: Codec) -> None:
         def column(name: str) -> pa.Array | None:
             found = rows.column(name) if name in rows.schema.names else None

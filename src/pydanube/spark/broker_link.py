@@ -1,6 +1,6 @@
 """A connection to the broker for code that does not await: one for each broker and process, for as long as it lives.
 
-Spark's workers run many tasks, which share the connection. The client reconnects by itself.
+Spark's workers run many tasks, which share the connection. The client reconnects automatically.
 """
 
 from __future__ import annotations

@@ -112,7 +112,6 @@ def pyspark(found: str | None) -> Check:
 
 
 def package(name: str, found: str | None, least: tuple[int, ...], below: tuple[int, ...] | None) -> Check:
-    """A package of the workers."""
     check, advice = f"spark {name}", f"Run {INSTALL} in the workers' environment"
     if found is None:
         return Check(check, FAIL, "not installed", f"{advice}.")

@@ -58,7 +58,7 @@ CONSTANT_ROWS_MIN = 4_096  # of a value that all rows share, made at a time
 
 
 def ddl(*, attributes: bool, meta: bool, decoded: dict[str, str] | None = None, watermark: bool = False) -> str:
-    """The default schema of a read. `decoded` are the columns that payloads become."""
+    """The default schema of a read. `decoded` are the columns that payloads are decoded into."""
     shown = DEFAULT | (decoded or {}) | (ATTRIBUTES if attributes else {}) | (META if meta else {})
     shown |= WATERMARK if watermark else {}
     return ", ".join(f"`{name}` {kind}" for name, kind in shown.items())
@@ -83,7 +83,7 @@ def check_schema(fields: Iterable[tuple[str, str]], decoded: dict[str, str] | No
 
 
 def _type(kind: str) -> str:
-    """The type in an error. Names of fields keep their case."""
+    """The type for an error. Names of fields keep their case."""
     return kind[:TYPE_CHARS_MAX] if kind.startswith("struct") else kind[:TYPE_CHARS_MAX].upper()
 
 
@@ -137,7 +137,7 @@ class Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def rows(self, found: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-        """From rows with the columns `in_segments`."""
+        """A batch of rows that have the columns `in_segments`."""
         import pyarrow as pa
 
         implied = {"topic": topic, "partition": partition, "watermark": self._watermark}
@@ -151,7 +151,7 @@ class Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _stored_columns(self, content: Batch) -> dict[str, Any]:
-        """For each column an array, or the value that all messages of the batch have."""
+        """For each column an array, or one value if all messages of the batch have the same."""
         record = to_record_batch(content)
         names = record.schema.names
         found: dict[str, Any] = {

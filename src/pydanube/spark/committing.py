@@ -1,7 +1,7 @@
 """What the driver does at the end of a write: it lists everything that was staged, and requests a commit.
 
-The list is a message beside the staged rows, the decision; `sink.commit` makes it durable and carries it out. However
-often and by whomever it is requested, a batch is written once.
+The list is a message beside the staged rows, the decision; `sink.commit` makes it durable and carries it out. No matter
+how often, and from which process, the commit is requested, a batch is written once.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from pydanube.base.errors import DanubeError, TopicNotFound
 from pydanube.base.limits import MIB, SINK_SOURCE_BYTES_MAX
 from pydanube.client import Client
-from pydanube.spark.broker_link import PATIENCE_SECONDS, RETRY, with_retries
+from pydanube.operations.sinks import CommitSink, CommittedBatch, OnceName
+from pydanube.spark.batching import RowBatcher, TargetTopic
+from pydanube.spark.broker_link import PATIENCE_SECONDS, RETRY, BrokerLink, with_retries
 from pydanube.spark.sink_options import SinkOptions
-from pydanube.spark.staging import Refs, Writer, add_ref, open_staging
-from pydanube.wire.batch import build
-from pydanube.wire.commands import Reply
+from pydanube.spark.staging import Refs, Writer, add_ref, find_target, open_staging
+from pydanube.wire.batch import Codec, build
 
-STREAM, VERSION, PLAIN = "stream", "version", "plain"  # how the batches of a writer are numbered
+STREAM: Final = "stream"  # how the batches of a writer are numbered
+VERSION: Final = "version"
+PLAIN: Final = "plain"
 QUERY, BATCH, GROUP, APPLICATION = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id", "spark.app.id"
 ANY_TOPIC = "*"  # the target if rows name their topics
 LINE_BYTES_MAX = 16 * MIB  # of Spark's own lines in a checkpoint
@@ -38,7 +41,7 @@ class Write:
     """The identity of one batch of a writer."""
 
     writer: Writer
-    once: str
+    once: OnceName
     run: str = ""
     batch: int = 0
 
@@ -55,6 +58,18 @@ def identify(options: SinkOptions, target: str, property_of: Callable[[str], str
     if query is None or batch is None:
         return Write(Writer(f"write {own}", target, options.write_name), PLAIN)
     return Write(Writer(query, target, options.write_name), STREAM, run_of(property_of), int(batch))
+
+
+def batcher_of(
+    link: BrokerLink, write: Write, partition: int, topic: str | None, codec: Codec = Codec.NONE
+) -> RowBatcher:
+    """The batcher of one task, by the number of its partition. `topic` is for rows that name none."""
+
+    def find(name: str) -> TargetTopic:
+        return link.wait(find_target(link.client, name))
+
+    turn = write.batch + partition  # so that small batches do not all go to the first partition
+    return RowBatcher(find, link.client.clock.wall, topic, turn=turn, codec=codec)
 
 
 def run_of(property_of: Callable[[str], str | None]) -> str:
@@ -88,20 +103,15 @@ async def commit(client: Client, write: Write, parts: Mapping[str, Refs], source
         offset = await channel.publish(build([decision], publish_time=client.clock.wall()))
     finally:
         await channel.close_channel(wait=False)
-    fields = {
-        **write.writer.fields(),
-        "once": write.once,
-        "run": write.run,
-        "batch": write.batch,
-        "source": source,
-        "decision": offset,
-    }
-    return await _until_done(client, write, fields, channel.topic)
+    request = CommitSink(
+        **write.writer._asdict(), once=write.once, run=write.run, batch=write.batch, source=source, decision=offset
+    )
+    return await _until_done(client, request, channel.topic)
 
 
-def _warn_once(write: Write, last: Mapping[str, Any] | None) -> None:
+def _warn_once(write: Write, last: CommittedBatch | None) -> None:
     """Only for the first batch of a run, which the broker knows: Spark commits each batch in a new process."""
-    if last is None or last["run"] != write.run:
+    if last is None or last.run != write.run:
         log.warning(
             "query %s, to %s: the end of its input cannot be read here, so a copied or wiped checkpoint goes "
             "unnoticed, and rows may then be lost or written twice; give the write the option checkpointLocation, "
@@ -111,7 +121,7 @@ def _warn_once(write: Write, last: Mapping[str, Any] | None) -> None:
         )
 
 
-async def _until_done(client: Client, write: Write, fields: dict[str, object], staging: str) -> str:
+async def _until_done(client: Client, request: CommitSink, staging: str) -> str:
     """Requests the same decision until it is answered. The broker answers when the rows are written."""
     loop = asyncio.get_running_loop()
     until, pauses, asked = loop.time() + PATIENCE_SECONDS, iter(RETRY), False
@@ -119,13 +129,11 @@ async def _until_done(client: Client, write: Write, fields: dict[str, object], s
         began = loop.time()
         try:
             connection = await asyncio.wait_for(client.connection(), PATIENCE_SECONDS)
-            answer = await connection.request("sink.commit", fields)
-            assert isinstance(answer, Reply)
-            return str(answer.fields["verdict"])
+            return (await connection.request(request)).verdict
         except TimeoutError:
             raise client.unreachable() from None
         except TopicNotFound:
-            if write.once == PLAIN and asked and not await topic_exists(client, staging):
+            if request.once == PLAIN and asked and not await topic_exists(client, staging):
                 return "done"  # staged rows are deleted once they are written: only the answer was lost
             raise
         except DanubeError as error:
@@ -142,7 +150,7 @@ async def _until_done(client: Client, write: Write, fields: dict[str, object], s
 
 async def topic_exists(client: Client, topic: str) -> bool:
     try:
-        await with_retries(lambda: client.ask("topic", {"topic": topic}))
+        await with_retries(lambda: client.topic(topic))
     except TopicNotFound:
         return False
     return True

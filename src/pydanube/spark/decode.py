@@ -1,28 +1,75 @@
 """Decodes payloads into typed columns in the workers: from Arrow to Arrow, without Spark.
 
-A payload that does not fit is an error of its row, with a short reason. A decoder works on pieces of bounded size, so
-its memory is bounded too, whatever a payload claims.
+The options that describe payloads are checked on the driver, and workers create the decoder from them. A payload
+that does not fit is an error of its row, with a short reason. A decoder works on pieces of bounded size, so its memory
+is bounded too, whatever a payload claims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pydanube.base.errors import RowInvalid
+from pydanube.base.errors import OptionInvalid, RowInvalid
+from pydanube.base.fields import Fields
 from pydanube.base.limits import MIB
-from pydanube.spark.decode_options import AVRO, JSON, ValueOptions
 from pydanube.spark.decode_types import spelled
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+RAW, JSON, AVRO, PROTOBUF = FORMATS = ("raw", "json", "avro", "protobuf")
+PERMISSIVE, FAILFAST = MODES = ("permissive", "failfast")
+VALUE_NAMES = ("value.format", "value.schema", "value.message", "value.mode", "value.raw")
+_WORDS = ("value.format", "value.mode", "value.raw")  # options that are one of a few words
+ERRORS, EVERY = RAWS = ("errors", "all")  # which rows have the payload as it was received, besides the columns
 PIECE_ROWS = 2_048  # measured: fewer cost more calls, and more exceed the processor's caches
 PIECE_BYTES = 4 * MIB
 ITEMS_MAX = 4 * MIB  # records, arrays and maps inside arrays and maps of a payload: about a gigabyte of objects
 REASON_CHARS_MAX = 200
 ERROR, RAW_VALUE = "value_error", "value_raw"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOptions:
+    """How payloads become typed columns."""
+
+    format: str
+    schema: str
+    message: str | None = None  # for Protobuf
+    fail_fast: bool = False
+    keep_raw: bool = False  # of every row, not only of rows that do not fit
+
+
+def value_options(values: Mapping[str, str]) -> ValueOptions | None:
+    """None if payloads are not decoded."""
+    given = Fields(OptionInvalid, {name: values[name].strip().lower() for name in _WORDS if name in values})
+    format = given.one_of("value.format", FORMATS, RAW)
+    if format == RAW:
+        for name in VALUE_NAMES[1:]:
+            if name in values:
+                raise OptionInvalid(f"{name} needs value.format json, avro or protobuf")
+        return None
+    if not values.get("value.schema", "").strip():
+        raise OptionInvalid(f"value.format {format} needs value.schema: {_MEANT[format]}")
+    if ("value.message" in values) != (format == PROTOBUF):
+        raise OptionInvalid(
+            "value.message names the Protobuf message: value.format protobuf needs it, and no other format takes it"
+        )
+    mode = given.one_of("value.mode", MODES, PERMISSIVE)
+    raw = given.one_of("value.raw", RAWS, ERRORS)
+    if raw == EVERY and mode == FAILFAST:
+        raise OptionInvalid("value.raw needs value.mode PERMISSIVE: FAILFAST has no column value_raw")
+    return ValueOptions(format, values["value.schema"], values.get("value.message"), mode == FAILFAST, raw == EVERY)
+
+
+_MEANT = {
+    JSON: "DDL, as in `id BIGINT, name STRING`",
+    AVRO: "the Avro schema as JSON",
+    PROTOBUF: "a FileDescriptorSet in base64",
+}
 
 
 class Decoded(NamedTuple):
@@ -45,7 +92,7 @@ def decoded_columns(options: ValueOptions, *, quoted: bool) -> dict[str, str]:
 
 
 class PayloadInvalid(Exception):
-    """A payload does not match the schema, for the reason given."""
+    """A payload does not match the schema; the text says why."""
 
 
 def decoder_of(options: ValueOptions) -> Decoder:

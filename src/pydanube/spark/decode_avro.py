@@ -89,16 +89,16 @@ def _reason(payload: bytes, error: object) -> str:
 
 
 def _without_times(schema: Any) -> Any:
-    """Times stay numbers: Arrow converts them faster, and without a limit on years."""
+    """Replaces times by numbers: Arrow converts those faster, and without a limit on years."""
     if isinstance(schema, list):
         return [_without_times(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = schema.get("logicalType") == "decimal"
+    is_decimal = schema.get("logicalType") == "decimal"
     return {
         name: _without_times(value) if name in ("type", "items", "values", "fields") else value
         for name, value in schema.items()
-        if name != "logicalType" or kept
+        if name != "logicalType" or is_decimal
     }
 
 

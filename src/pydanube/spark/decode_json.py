@@ -104,7 +104,7 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _shaped(values: pa.BinaryArray) -> tuple[pa.BinaryArray, np.ndarray]:
-    """Payloads without surrounding blanks, and which of them look like objects that are not nested too deep."""
+    """Payloads without surrounding blanks, and which of them look like objects that are not nested too deeply."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -175,7 +175,7 @@ def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _times(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """All with a zone, or all without; a mixture is decoded row by row."""
+    """Times that all have a zone, or all lack one; a mixture is decoded row by row."""
     import pyarrow as pa
 
     try:

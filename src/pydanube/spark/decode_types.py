@@ -34,7 +34,7 @@ ALIASES = {
 
 
 def simple_types() -> dict[str, pa.DataType]:
-    """By their names in Spark."""
+    """The simple types by their names in Spark."""
     import pyarrow as pa
 
     return {
@@ -84,7 +84,9 @@ def spelled(kind: pa.DataType, *, quoted: bool = True) -> str:
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
-        fields = (f"{_quoted(each.name) if quoted else each.name}:{spelled(each.type, quoted=quoted)}" for each in kind)
+        fields = (
+            f"{quoted_name(each.name) if quoted else each.name}:{spelled(each.type, quoted=quoted)}" for each in kind
+        )
         return f"struct<{','.join(fields)}>"
     if pa.types.is_map(kind):
         return f"map<string,{spelled(kind.item_type, quoted=quoted)}>"
@@ -95,7 +97,8 @@ def spelled(kind: pa.DataType, *, quoted: bool = True) -> str:
     return next(name for name, each in simple_types().items() if each.equals(kind))
 
 
-def _quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
+    """A name as SQL quotes it."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -19,8 +19,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydanube.base.errors import ObjectMissing, ObjectsRefused, SegmentDamaged
+from pydanube.operations.storage import SealedSegment
 from pydanube.spark.broker_link import BrokerLink
-from pydanube.spark.plan import ObjectLocation, Range, StoredSegment
+from pydanube.spark.plan import ObjectLocation, Range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,26 +51,23 @@ class Store:
     """Reads from one location in object storage, for one process."""
 
     def __init__(self, link: BrokerLink, location: ObjectLocation) -> None:
-        self._link = link
+        self.link = link
         self._location = location
         self._objects: OpendalObjects | None = None
         self._unused_until = 0.0
         self._logged: set[str] = set()
 
-    def works_on(self, link: BrokerLink) -> bool:
-        return self._link is link
-
-    async def open(self, segment: StoredSegment) -> OpenSegment:
+    async def open(self, segment: SealedSegment) -> OpenSegment:
         from pydanube.tier.limits import TAIL_BYTES
         from pydanube.tier.segment_file import footer_bytes, read_footer
 
         objects = self._open_location()
-        length = min(TAIL_BYTES, segment.size)
-        tail = await _read(objects, segment, segment.size - length, length)
-        length = footer_bytes(tail, segment.size)
+        length = min(TAIL_BYTES, segment.object_bytes)
+        tail = await _read(objects, segment, segment.object_bytes - length, length)
+        length = footer_bytes(tail, segment.object_bytes)
         if length > len(tail):
-            tail = await _read(objects, segment, segment.size - length, length)
-        footer = read_footer(tail, segment.size)
+            tail = await _read(objects, segment, segment.object_bytes - length, length)
+        footer = read_footer(tail, segment.object_bytes)
         plan = footer.plan
         facts = (plan.first, plan.last, plan.epoch, footer.rows, footer.digest)
         if facts != (segment.first, segment.last, segment.epoch, segment.rows, segment.digest):
@@ -102,7 +100,7 @@ class Store:
             while groups or coming:
                 while groups and len(coming) <= GROUPS_AHEAD:
                     index = groups.popleft()
-                    coming.append((index, self._link.begin(_fetch(objects, footer, segment, index, names))))
+                    coming.append((index, self.link.begin(_fetch(objects, footer, segment, index, names))))
                 index, future = coming[0]
                 rows = read_columns(footer, index, names, future.result())
                 coming.popleft()
@@ -124,7 +122,7 @@ class Store:
             log.warning("reading segments through the broker instead of object storage: %s: %s", kind, error)
 
 
-async def _read(objects: OpendalObjects, segment: StoredSegment, start: int, length: int) -> bytes:
+async def _read(objects: OpendalObjects, segment: SealedSegment, start: int, length: int) -> bytes:
     data = await objects.read(segment.key, start, length)
     if len(data) != length:
         raise SegmentDamaged(f"{segment.key}: it is shorter than when it was written")
@@ -132,7 +130,7 @@ async def _read(objects: OpendalObjects, segment: StoredSegment, start: int, len
 
 
 async def _fetch(
-    objects: OpendalObjects, footer: Footer, segment: StoredSegment, index: int, names: Sequence[str]
+    objects: OpendalObjects, footer: Footer, segment: SealedSegment, index: int, names: Sequence[str]
 ) -> list[tuple[int, bytes]]:
     from pydanube.tier.projection import stretches
 
@@ -162,6 +160,6 @@ def store_at(link: BrokerLink, location: ObjectLocation) -> Store:
     key = (os.getpid(), location)
     with _lock:
         found = _stores.get(key)
-        if found is None or not found.works_on(link):
+        if found is None or found.link is not link:
             found = _stores[key] = Store(link, location)
         return found

@@ -25,21 +25,18 @@ log = logging.getLogger(__name__)
 MARK = "danube-synced.json"
 MARK_BYTES_MAX = 10_000_000
 CLOCK_NANOSECONDS = 50_000_000  # the clock of file times is coarser
-BY_TIME = (
-    "state",
-    "sources",
-)  # folders where only the times of files tell what is new
+BY_TIME = ("state", "sources")  # folders where only the times of files tell what is new
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # changes with every start of the machine
 
 
 class SyncedState(NamedTuple):
-    """What of a checkpoint is certainly on disk."""
+    """What is certainly on disk of a checkpoint."""
 
     planned: int = -1  # the offsets of batches up to this one
     done: int = -1  # the commits of batches up to this one, and their state
     until: int = 0  # and everything written before this time, in nanoseconds since 1970
     boot: str = ""
-    recent: tuple[str, ...] = ()  # files that are newer than that, and on disk nevertheless
+    recent: tuple[str, ...] = ()  # newer files that are on disk nevertheless
 
 
 def sync_checkpoint(checkpoint: str | None) -> None:
@@ -48,7 +45,7 @@ def sync_checkpoint(checkpoint: str | None) -> None:
     if path is None or not (path / "offsets").is_dir():
         return
     known = _mark(path) or SyncedState()
-    planned, done = _newest(path / "offsets"), _newest(path / "commits")
+    planned, done = (max(batch_numbers(path / each), default=-1) for each in ("offsets", "commits"))
     if (planned, done) == (known.planned, known.done):
         return
     until = time.time_ns() - CLOCK_NANOSECONDS
@@ -78,9 +75,9 @@ def repair_checkpoint(checkpoint: str) -> list[int]:
         return []
     if known.boot and known.boot == _boot():
         return []
-    again = [number for number in _numbers(path / "commits") if number > known.done]
+    again = [number for number in batch_numbers(path / "commits") if number > known.done]
     for folder, last in (("offsets", known.planned), ("commits", known.done)):
-        for number in _numbers(path / folder):
+        for number in batch_numbers(path / folder):
             if number > last:
                 for name in (str(number), f".{number}.crc"):
                     (path / folder / name).unlink(missing_ok=True)
@@ -101,7 +98,7 @@ def repair_checkpoint(checkpoint: str) -> list[int]:
 def _written(path: Path, known: SyncedState) -> Iterator[Path]:
     """The files written since, with their checksums, without which Hadoop does not read them."""
     for folder, last in (("offsets", known.planned), ("commits", known.done)):
-        for number in _numbers(path / folder):
+        for number in batch_numbers(path / folder):
             if number > last:
                 yield from (each for name in (str(number), f".{number}.crc") if (each := path / folder / name).exists())
     if known.planned < 0:
@@ -122,15 +119,14 @@ def _below(path: Path, folders: Sequence[str]) -> Iterator[Path]:
             yield from (Path(root) / name for name in names)
 
 
-def _numbers(folder: Path) -> list[int]:
+def batch_numbers(
+    folder: Path, absent: tuple[type[OSError], ...] = (FileNotFoundError, NotADirectoryError)
+) -> list[int]:
+    """The batches that have a file in a folder of a checkpoint, in any order; none after an error of `absent`."""
     try:
         return [int(each.name) for each in folder.iterdir() if each.name.isdecimal()]
-    except FileNotFoundError:
+    except absent:
         return []
-
-
-def _newest(folder: Path) -> int:
-    return max(_numbers(folder), default=-1)
 
 
 def _is_torn(file: Path) -> bool:

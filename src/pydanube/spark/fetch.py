@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydanube.base.errors import DataLost, TopicNotFound
 from pydanube.base.limits import KIB, MIB
 from pydanube.client import Client
+from pydanube.operations.channels import Read
 from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to, with_retries
 from pydanube.spark.columns import Columns
 from pydanube.spark.decode import BatchDecoder
@@ -32,21 +33,19 @@ READ_BYTES = 2 * MIB  # in one request; measured: less costs the broker more, an
 AHEAD_MAX = 8  # ranges whose first answer is requested in advance
 SMALL_BYTES = 64 * KIB  # smaller batches are joined, because each costs Spark as much as a large one
 JOINED_ROWS, JOINED_BYTES = 8_192, 4 * MIB
-HANDED_BYTES = 8 * MIB  # uncompressed, of one batch for Spark, whose JVM holds it besides its rows
+HANDED_BYTES = 8 * MIB  # bytes, uncompressed, of one batch for Spark, whose JVM holds it as well as its rows
 
 
 class Answer(NamedTuple):
     batches: list[Batch]
-    first: int  # of the partition; set if there are no batches
-    end: int
+    end: int  # of the partition; set if there are no batches
 
 
 async def read(client: Client, partition: str, offset: int) -> Answer:
-    request = {"topic": partition, "offset": offset, "bytes_max": READ_BYTES}
-    answer = await with_retries(lambda: client.ask_any("read", request))
+    answer = await with_retries(lambda: client.ask_any(Read(partition, offset, READ_BYTES)))
     if isinstance(answer, Batches):
-        return Answer([Batch.parse(data) for data in answer.batches], 0, 0)
-    return Answer([], int(answer.fields["first"]), int(answer.fields["end"]))
+        return Answer([Batch.parse(data) for data in answer.batches], 0)
+    return Answer([], answer.end)
 
 
 def read_job(options: Options, names: Sequence[str], job: Job) -> Iterator[pa.RecordBatch]:
@@ -164,9 +163,8 @@ class RangeReader:
 
     def _check_topic(self, wanted: Range) -> None:
         """Ids are never reused, so if the topic still has its id, nothing was read from another topic."""
-        fields = {"topic": wanted.topic}
-        found = self._link.wait(with_retries(lambda: self._link.client.ask("topic", fields)))
-        check_id(wanted.topic, wanted.id, int(found["id"]))
+        found = self._link.wait(with_retries(lambda: self._link.client.topic(wanted.topic)))
+        check_id(wanted.topic, wanted.id, found.id)
 
 
 def join_small(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,6 @@
 """All messages of a topic as one DataFrame: sealed Parquet segments with Spark's own reader, the rest with the source.
 
-Spark's reader is faster, because no row passes through Python, and it skips columns and row groups by itself.
+Spark's reader is faster, because no row passes through Python, and it skips columns and row groups.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pydanube.base.errors import OptionInvalid
+from pydanube.operations.storage import SealedSegment
 from pydanube.spark.broker_link import link_to
 from pydanube.spark.columns import ALL, IN_SEGMENTS, ddl
 from pydanube.spark.decode import decoded_columns
 from pydanube.spark.offsets import Offsets, TopicOffsets, to_json
 from pydanube.spark.options import Options
-from pydanube.spark.plan import ObjectLocation, Range, StoredSegment, ranges_between, with_stored
+from pydanube.spark.plan import ObjectLocation, Range, ranges_between, with_stored
 from pydanube.spark.sealed import find_segments
 from pydanube.spark.topics import snapshot
 
@@ -31,13 +32,14 @@ CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
 
 
 class SealedRange(NamedTuple):
-    """The offsets `begin` to `end`, without `end`, of one partition, which Spark's own reader reads from segments."""
+    """The offsets from `begin` up to, but not including, `end` of one partition, which Spark's own reader reads from
+    segments."""
 
     topic: str
     partition: int
     begin: int
     end: int
-    segments: tuple[StoredSegment, ...]
+    segments: tuple[SealedSegment, ...]
 
 
 def history(

@@ -10,11 +10,11 @@ from pydanube.base.keys import FNV_BASIS, FNV_PRIME, KeyHash, fnv1a64_from
 from pydanube.wire.arrow_views import Integers
 
 Hashes = NDArray[np.uint64]
-_COLUMNS_MAX = 64  # bytes of keys that are hashed for all at once; beyond them few keys are left, and each goes alone
+_COLUMNS_MAX = 64  # bytes of a key that are hashed for all keys at once; the few longer keys are finished one by one
 
 
 def hashes_of(data: NDArray[np.uint8], borders: Integers, rows: Integers, kind: KeyHash) -> Hashes:
-    """Of the keys in these rows; key n is the bytes from border n to border n + 1."""
+    """The hashes of the keys in these rows; key n is the bytes from border n to border n + 1."""
     starts, ends = borders[rows].astype(np.int64), borders[rows + 1].astype(np.int64)
     if kind is KeyHash.CRC32C:
         text = data.tobytes()
@@ -24,7 +24,7 @@ def hashes_of(data: NDArray[np.uint8], borders: Integers, rows: Integers, kind: 
 
 
 def _fnv1a64(data: NDArray[np.uint8], starts: Integers, lengths: Integers) -> Hashes:
-    """Column by column, the longest keys first: so those that have a byte there are always the first ones."""
+    """Works column by column, with the longest keys first: the keys that have a byte there are always the first."""
     order = np.argsort(-lengths, kind="stable")
     starts, lengths = starts[order], lengths[order]
     found = np.full(len(order), FNV_BASIS, np.uint64)

@@ -73,7 +73,7 @@ def session(
     python: str | None = None,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session in which `format("danube")` works well; `config` has the last word on every setting.
+    """A session in which `format("danube")` works well; `config` overrides every setting.
 
     `python` is the interpreter of the workers. On a local master it is this one; a cluster's own is used as it is.
     Raises `JavaMissing` if there is no Java that Spark can use.
@@ -95,7 +95,7 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """For sessions that do not find the source by themselves, because a broken `pyspark_*` package hides it."""
+    """Needed where Spark does not find the source, because a broken `pyspark_*` package hides it."""
     from pydanube.spark.source import DanubeSource
 
     spark.dataSource.register(DanubeSource)
@@ -121,8 +121,7 @@ def cores_of(spark: SparkSession) -> int | None:
 
 def fit_shuffles(spark: SparkSession, given: Mapping[str, str]) -> None:
     """Sets twice as many partitions as the cluster has cores, instead of Spark's 200: each is a task of every batch,
-    and a query with state keeps its first number. A value that somebody has set stays.
-    """
+    and a query with state keeps its first number. A value that the user has set stays."""
     cores = cores_of(spark)
     if cores is not None and SHUFFLES not in given and spark.conf.get(SHUFFLES) == SHUFFLES_OF_SPARK:
         spark.conf.set(SHUFFLES, str(min(2 * cores, int(SHUFFLES_OF_SPARK))))
@@ -131,8 +130,7 @@ def fit_shuffles(spark: SparkSession, given: Mapping[str, str]) -> None:
 @contextmanager
 def state_on_disk(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
     """For the start of a query in a session without `SETTINGS`: the query copies the session's settings, which are
-    restored afterwards. Values that somebody has set stay.
-    """
+    restored afterwards. Values that the user has set stay."""
     if STATE in given or spark.conf.get(STATE) != STATE_OF_SPARK:
         yield
         return

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pydanube.base.limits import MIB, SECOND
 from pydanube.client import Client
+from pydanube.operations.channels import GetSizes
 from pydanube.spark.broker_link import with_retries
 from pydanube.spark.offsets import Offsets, TopicOffsets
 from pydanube.spark.plan import States, shares
@@ -117,7 +118,7 @@ class Limits:
     # -- by bytes ------------------------------------------------------------------------------------------------------
 
     async def _by_bytes(self, limit: int) -> None:
-        """Takes batch by batch, the oldest of all partitions first. All messages of a batch count the same."""
+        """Takes batch by batch, the oldest of all partitions first. All messages of a batch count as equally large."""
         waiting = self._waiting()
         ask_bytes = min(SIZES_BYTES, max(1, limit // max(1, len(waiting))))
         ends = {partition: self._begins[partition] for partition in waiting}
@@ -154,6 +155,5 @@ class Limits:
 
     async def _sizes(self, partition: Partition, offset: int, bytes_max: int) -> list[BatchSize]:
         name = self._states[partition[0]].partition_name(partition[1])
-        fields = {"topic": name, "offset": offset, "bytes_max": bytes_max}
-        found = await with_retries(lambda: self._client.ask("sizes", fields))
-        return [BatchSize(*map(int, each)) for each in found["batches"]]
+        found = await with_retries(lambda: self._client.ask(GetSizes(name, offset, bytes_max)))
+        return [BatchSize(*each) for each in found.batches]

@@ -69,9 +69,7 @@ def begun(start: Offsets) -> Offsets:
 
 
 def going_on(start: Offsets, end: Offsets, firsts: Mapping[str, tuple[int, ...]]) -> Offsets:
-    """`end`, with the beginning of the query from `start`. Topics and partitions that are new begin at their first
-    offset.
-    """
+    """`end`, with the beginning of the query from `start`. New topics and partitions begin at their first offset."""
     found: Offsets = {}
     for name, each in end.items():
         known = start[name].began if name in start else ()

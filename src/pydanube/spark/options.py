@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -21,7 +21,7 @@ from pydanube.base.names import check_namespace, full_name, parse_whole
 from pydanube.base.redaction import is_secret
 from pydanube.base.units import bytes_of, seconds_of
 from pydanube.client.transport import parse_addresses
-from pydanube.spark.decode_options import VALUE_NAMES, ValueOptions, value_options
+from pydanube.spark.decode import VALUE_NAMES, ValueOptions, value_options
 from pydanube.spark.offsets import GivenOffsets, parse_given_offsets
 
 DEFAULT_URL = "danube://127.0.0.1:6650"
@@ -106,7 +106,7 @@ class Options:
     meta: bool
     objects_url: str | None = None  # where executors find segments, if not where the broker says; or `off`
     value: ValueOptions | None = None  # how payloads are decoded, if they are
-    release: bool = False  # whether messages that were read may be deleted, if nobody else needs them
+    release: bool = False  # whether messages that were read may be deleted, if nothing else needs them
     idle_seconds: int | None = None  # after which an unused subscription is deleted; None: never
     watermark_of: str | None = None  # the query's checkpoint, for the column `watermark`
     sync_checkpoint: str | None = None  # the query's checkpoint, which is synced before messages are released
@@ -150,8 +150,6 @@ class Options:
 
 
 class SchemaOptions(NamedTuple):
-    """The options that the schema depends on."""
-
     attributes: bool
     meta: bool
     value: ValueOptions | None
@@ -167,16 +165,28 @@ def schema_options(given: Mapping[str, str]) -> SchemaOptions:
 
 
 def known(given: Mapping[str, str]) -> dict[str, str]:
-    """The options by their proper names; Spark ignores case."""
-    proper = {name.lower(): name for name in NAMES}
+    return by_proper_names(given, NAMES, KAFKA_NAMES, calls="load() takes", unknown="unknown option")
+
+
+def by_proper_names(
+    given: Mapping[str, str],
+    names: Sequence[str],
+    kafka_names: Mapping[str, str],
+    *,
+    sparks_own: Sequence[str] = (),
+    calls: str,
+    unknown: str,
+) -> dict[str, str]:
+    """The options by their proper names; Spark ignores case. Errors begin with `calls` and `unknown`."""
+    proper = {name.lower(): name for name in (*names, *sparks_own)}
     values: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() == "path":
-            raise OptionInvalid("load() takes no path here; name the topic with option('topic', ...)")
+            raise OptionInvalid(f"{calls} no path here; name the topic with option('topic', ...)")
         if name.lower() not in proper:
-            nearest = proper[get_close_matches(name.lower(), proper, 1, 0.0)[0]]
-            meant = KAFKA_NAMES.get(name.lower(), nearest)
-            raise OptionInvalid(f"unknown option {name[:100]!r}; did you mean {meant}?")
+            nearest = proper[get_close_matches(name.lower(), [each.lower() for each in names], 1, 0.0)[0]]
+            meant = kafka_names.get(name.lower(), nearest)
+            raise OptionInvalid(f"{unknown} {name[:100]!r}; did you mean {meant}?")
         values[proper[name.lower()]] = str(value)
     return values
 
@@ -187,14 +197,14 @@ def whole_name(topic: str) -> str:
 
 
 def url_of(values: Mapping[str, str]) -> str:
-    """Resolved on the driver, because executors have another environment."""
+    """The address, resolved on the driver, because executors have another environment."""
     url = values.get("url") or os.environ.get("DANUBE_URL") or DEFAULT_URL
     parse_addresses(url)
     return url
 
 
 def ca_file_of(values: Mapping[str, str]) -> str | None:
-    """Checked on the driver, which needs the file too."""
+    """The CA file, checked on the driver, which needs it too."""
     name = values.get("tls.ca")
     if name is None:
         return None
@@ -206,7 +216,7 @@ def ca_file_of(values: Mapping[str, str]) -> str | None:
 
 
 def _objects_url(values: Mapping[str, str]) -> str | None:
-    """Used by executors. It is part of the plan, so it must not contain credentials."""
+    """The location for executors. It is part of the plan, so it must not contain credentials."""
     url = values.get("objects.url")
     if url is None or url == OFF:
         return url
@@ -240,7 +250,7 @@ def _topics(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
 
 
 def _pattern(text: str) -> str:
-    """As consumers have it: `/namespace/orders-*`, with a namespace that is spelled out."""
+    """A pattern as consumers take it: `/namespace/orders-*`, with a namespace that is written out."""
     pattern = text if "/" in text else f"/default/{text}"
     parts = pattern.split("/")
     try:

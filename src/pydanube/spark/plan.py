@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydanube.base.limits import MIB
+from pydanube.operations.storage import SealedSegment
 from pydanube.spark.offsets import Offsets, TopicOffsets
 
 TASK_BYTES_MAX = 512 * MIB  # a task that fails is repeated
@@ -45,24 +46,12 @@ class TopicState:
 
     @property
     def message_bytes(self) -> int:
-        """On average, roughly."""
+        """The average size of a message, roughly."""
         messages = sum(self.ends) - sum(self.firsts)
         return MESSAGE_BYTES + (self.bytes // messages if messages else 0)
 
 
 States = dict[str, TopicState]
-
-
-class StoredSegment(NamedTuple):
-    """A segment in object storage, with what its footer must contain."""
-
-    key: str
-    first: int
-    last: int
-    epoch: int
-    rows: int
-    size: int  # of the object, in bytes
-    digest: str
 
 
 class ObjectLocation(NamedTuple):
@@ -73,7 +62,7 @@ class ObjectLocation(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Offsets `begin` to `end`, without `end`, of one partition."""
+    """The offsets from `begin` up to, but not including, `end` of one partition."""
 
     topic: str
     id: int
@@ -81,8 +70,8 @@ class Range(NamedTuple):
     name: str  # of the partition
     begin: int
     end: int
-    expected: bool  # whether missing messages are an error; not if the partition is new to the query
-    stored: tuple[StoredSegment, ...] = ()  # in offset order; other offsets are read through the broker
+    expected: bool  # whether missing messages are an error; false if the partition is new to the query
+    stored: tuple[SealedSegment, ...] = ()  # in offset order; other offsets are read through the broker
 
     @property
     def messages(self) -> int:
@@ -106,8 +95,6 @@ class Range(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a task has to read."""
-
     ranges: Task
     objects: ObjectLocation | None  # where the segments are
     watermark: int | None = None  # of the batch, for the column `watermark`
@@ -155,19 +142,19 @@ def split(ranges: Sequence[Range], states: Mapping[str, TopicState], tasks_min: 
     return [*tasks, tuple(current)] if current else tasks
 
 
-def with_stored(tasks: Sequence[Task], sealed: Mapping[str, Sequence[StoredSegment]]) -> list[Task]:
+def with_stored(tasks: Sequence[Task], sealed: Mapping[str, Sequence[SealedSegment]]) -> list[Task]:
     """The same tasks, with the segments of their ranges; `sealed` has those of each partition in offset order."""
     return [tuple(_with_stored(each, sealed.get(each.name, ())) for each in task) for task in tasks]
 
 
-def _with_stored(wanted: Range, segments: Sequence[StoredSegment]) -> Range:
+def _with_stored(wanted: Range, segments: Sequence[SealedSegment]) -> Range:
     at = bisect_left(segments, wanted.begin, key=lambda segment: segment.last)
     end = bisect_left(segments, wanted.end, key=lambda segment: segment.first)
     return wanted._replace(stored=tuple(segments[at:end]))
 
 
 def tasks_wanted(bytes: int, messages: int, tasks_min: int | None, cores: int) -> int:
-    """Few if there is little to read, as many as there are cores if that is worthwhile, and none too large."""
+    """How many tasks: few if there is little to read, as many as cores if that is worthwhile, and none too large."""
     count = max(-(-bytes // TASK_BYTES_MAX), min(cores, bytes // TASK_BYTES_MIN), 1)
     if count > cores:
         count = -(-count // cores) * cores  # complete rounds

@@ -1,24 +1,26 @@
 """What the driver asks the broker about object storage: which segments have the offsets of a plan, and where they are.
 
-The answer is a hint. If it no longer holds, tasks read through the broker.
+The answer is a hint. If it is out of date, tasks read through the broker.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from pydanube.base.errors import DanubeError, VerbUnknown
 from pydanube.base.limits import MIB
 from pydanube.client import Client
+from pydanube.operations.storage import ListSealed, LocateObjects, SealedSegment
 from pydanube.spark.broker_link import with_retries
 from pydanube.spark.options import OFF, Options
-from pydanube.spark.plan import ObjectLocation, Range, StoredSegment, TopicState
+from pydanube.spark.plan import ObjectLocation, Range, TopicState
 
 RANGE_BYTES_MIN = 1 * MIB  # reading less from the broker is faster than opening an object
 SEGMENTS_MAX = 100_000  # in one plan; the rest is read through the broker
 ASKED_AT_ONCE = 16  # partitions
-SegmentsByPartition = Mapping[str, Sequence[StoredSegment]]
+SegmentsByPartition = Mapping[str, Sequence[SealedSegment]]
 
 
 async def find_segments(
@@ -46,37 +48,25 @@ def _is_worth(wanted: Range, state: TopicState) -> bool:
 async def _object_location(client: Client, options: Options) -> ObjectLocation | None:
     if options.objects_url is not None:
         return ObjectLocation(options.objects_url)
-    found = await with_retries(lambda: client.ask("storage.place", {}))
-    return None if found["url"] is None else ObjectLocation(str(found["url"]), tuple(sorted(found["options"].items())))
+    found = await with_retries(lambda: client.ask(LocateObjects()))
+    return None if found.url is None else ObjectLocation(found.url, tuple(sorted(found.options.items())))
 
 
-async def _segments_of(client: Client, wanted: Range, turns: asyncio.Semaphore, room: list[int]) -> list[StoredSegment]:
-    found: list[StoredSegment] = []
+async def _segments_of(client: Client, wanted: Range, turns: asyncio.Semaphore, room: list[int]) -> list[SealedSegment]:
+    found: list[SealedSegment] = []
     start, more = wanted.begin, True
     async with turns:
         while more and room[0] > 0:
-            fields = {"topic": wanted.name, "start": start, "end": wanted.end}
+            request = ListSealed(wanted.name, start=start, end=wanted.end)
             try:
-                answer = await with_retries(lambda fields=fields: client.ask("storage.sealed", fields))  # type: ignore[misc]
+                answer = await with_retries(partial(client.ask, request))
             except VerbUnknown:
                 raise
             except DanubeError:
                 break  # the task that reads it gets the error
-            listed = [_stored(each) for each in answer["segments"]]
+            listed = answer.segments
             found += [each for each in listed if each.first >= start or not found]
             room[0] -= len(listed)
-            more = bool(answer["more"]) and bool(listed)
+            more = answer.more and bool(listed)
             start = max(start, listed[-1].last + 1) if listed else start
     return found
-
-
-def _stored(found: Mapping[str, object]) -> StoredSegment:
-    return StoredSegment(
-        str(found["key"]),
-        int(str(found["first"])),
-        int(str(found["last"])),
-        int(str(found["epoch"])),
-        int(str(found["rows"])),
-        int(str(found["object_bytes"])),
-        str(found["digest"]),
-    )

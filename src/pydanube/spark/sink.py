@@ -7,9 +7,10 @@ not committed expires, and a commit that was decided is completed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from pyspark import TaskContext
@@ -17,15 +18,53 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from pydanube.base.errors import OptionInvalid, SinkExpired
-from pydanube.spark.batching import RowBatcher, TargetTopic
 from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to
-from pydanube.spark.committing import ANY_TOPIC, PLAIN, STREAM, Write, commit, identify, merged, source_end
+from pydanube.spark.committing import ANY_TOPIC, PLAIN, STREAM, Write, batcher_of, commit, identify, merged, source_end
 from pydanube.spark.error_help import with_help
 from pydanube.spark.sink_options import SinkOptions, check_append, check_columns
-from pydanube.spark.staging import Refs, Stage, batches_of, find_target
+from pydanube.spark.staging import Refs, Stage, batches_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Message = TypeVar("Message", bound=WriterCommitMessage)
+
+
+class TaskWriter(ABC):
+    """The calls of Spark that are the same for batches and streams, and for every format that is written in tasks."""
+
+    @with_help
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        return self.stage(iterator, context.getLocalProperty, context.partitionId())
+
+    @abstractmethod
+    def stage(
+        self, rows: Iterator[pa.RecordBatch], property_of: Callable[[str], str | None], partition: int
+    ) -> WriterCommitMessage:
+        """Stages the rows of a task. Properties are those of Spark's job."""
+
+    @with_help
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Spark has the number of the batch only for a stream."""
+        self.commit_all(messages)
+
+    @abstractmethod
+    def commit_all(self, messages: Sequence[WriterCommitMessage | None]) -> None: ...
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: B027
+        """Spark also calls it if the commit succeeded and only its answer was lost, so it changes nothing."""
+
+
+def of_one_write(
+    messages: Sequence[WriterCommitMessage | None], kind: type[Message], write_of: Callable[[Message], Hashable]
+) -> list[Message]:
+    """The messages of all tasks. Raises `SinkExpired` unless all delivered something for the same write."""
+    staged = [each for each in messages if isinstance(each, kind)]
+    if len(staged) < len(messages) or len({write_of(each) for each in staged}) > 1:
+        raise SinkExpired("a task delivered nothing, or something that belongs to another write")
+    return staged
 
 
 @dataclass
@@ -36,8 +75,8 @@ class Staged(WriterCommitMessage):
     parts: dict[str, Refs] = field(default_factory=dict)
 
 
-class _Writer:
-    """What both kinds of writes have in common. Copied to every task."""
+class _Writer(TaskWriter):
+    """Copied to every task."""
 
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -47,46 +86,25 @@ class _Writer:
     def _link(self) -> BrokerLink:
         return link_to(self._options.url, self._options.ca_file, patience=PATIENCE_SECONDS)
 
-    @with_help
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        context = TaskContext.get()
-        assert context is not None
-        return self.stage(iterator, context.getLocalProperty, context.partitionId())
-
     def stage(self, rows: Iterator[pa.RecordBatch], property_of: Callable[[str], str | None], partition: int) -> Staged:
         write = identify(self._options, self._target, property_of, self._own)
         link = self._link()
-
-        def find(topic: str) -> TargetTopic:
-            return link.wait(find_target(link.client, topic))
-
-        turn = write.batch + partition  # so that small batches do not all go to the first partition
-        batcher = RowBatcher(find, link.client.clock.wall, self._options.topic, turn=turn, codec=self._options.codec)
+        batcher = batcher_of(link, write, partition, self._options.topic, self._options.codec)
         return Staged(write, Stage(link, write.writer).put_all(batches_of(rows, batcher)))
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        staged = [each for each in messages if isinstance(each, Staged)]
-        writes = {each.write for each in staged}
-        if len(staged) < len(messages) or len(writes) > 1:
-            raise SinkExpired("a task delivered nothing, or something that belongs to another write")
+    def commit_all(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        staged = of_one_write(messages, Staged, lambda each: each.write)
         parts = merged(each.parts for each in staged)
-        for write in writes:
-            if write.once == PLAIN and not parts:
-                continue
-            source = source_end(self._options.checkpoint, write.batch) if write.once == STREAM else ""
-            link = self._link()
-            link.wait(commit(link.client, write, parts, source))
+        if not staged or (staged[0].write.once == PLAIN and not parts):
+            return
+        write = staged[0].write
+        source = source_end(self._options.checkpoint, write.batch) if write.once == STREAM else ""
+        link = self._link()
+        link.wait(commit(link.client, write, parts, source))
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """`df.write.format("danube")`."""
-
-    @with_help
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark also calls it if the commit succeeded and only its answer was lost, so it changes nothing."""
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -96,13 +114,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         staged = super().stage(rows, property_of, partition)
         assert staged.write.once == STREAM, "Spark does not say which batch of which query this is"
         return staged
-
-    @with_help
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Spark also calls it if the commit succeeded and only its answer was lost, so it changes nothing."""
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:

@@ -10,7 +10,7 @@ from pydanube.base.errors import BatchInvalid, ColumnInvalid, DanubeError, Optio
 from pydanube.base.fields import TextFields
 from pydanube.base.limits import OFFSET_MAX, SINK_TEXT_BYTES_MAX
 from pydanube.client.arguments import codec_of
-from pydanube.spark.options import ca_file_of, url_of, whole_name
+from pydanube.spark.options import by_proper_names, ca_file_of, url_of, whole_name
 from pydanube.spark.staging import BROKERS_OWN
 from pydanube.wire.batch import Codec
 
@@ -42,7 +42,8 @@ class SinkOptions:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SinkOptions:
         """Raises `OptionInvalid` for an option that is unknown or invalid."""
-        values = _known(given)
+        calls, unknown = "save() and start() take", "a write has no option"
+        values = by_proper_names(given, NAMES, KAFKA_NAMES, sparks_own=SPARKS_OWN, calls=calls, unknown=unknown)
         application, version = _version(values)
         return cls(
             url=url_of(values),
@@ -54,20 +55,6 @@ class SinkOptions:
             codec=_codec(values),
             checkpoint=values.get("checkpointLocation"),
         )
-
-
-def _known(given: Mapping[str, str]) -> dict[str, str]:
-    proper = {name.lower(): name for name in (*NAMES, *SPARKS_OWN)}
-    values: dict[str, str] = {}
-    for name, value in given.items():
-        if name.lower() == "path":
-            raise OptionInvalid("save() and start() take no path here; name the topic with option('topic', ...)")
-        if name.lower() not in proper:
-            nearest = proper[get_close_matches(name.lower(), [each.lower() for each in NAMES], 1, 0.0)[0]]
-            meant = KAFKA_NAMES.get(name.lower(), nearest)
-            raise OptionInvalid(f"a write has no option {name[:100]!r}; did you mean {meant}?")
-        values[proper[name.lower()]] = str(value)
-    return values
 
 
 def _topic(values: Mapping[str, str]) -> str | None:

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from pydanube.base.errors import ColumnInvalid, DanubeError, TopicNotFound
 from pydanube.base.limits import NEWS_PARTITIONS_MAX
+from pydanube.operations.topics import AwaitMessages
 from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to
 from pydanube.spark.columns import WATERMARK, check_schema, ddl
 from pydanube.spark.decode import decoded_columns
@@ -158,9 +159,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark has no limit of both rows and bytes. The limit of bytes is applied here, except with
-        `ReadAllAvailable`.
-        """
+        """Spark has no limit on both rows and bytes. The limit on bytes is applied here, except with
+        `ReadAllAvailable`."""
         if self._options.records_max is not None:
             return ReadMaxRows(self._options.records_max)
         if self._options.bytes_max is not None:
@@ -184,9 +184,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return await self._next(start, limit)
 
     async def _waited(self, start: Offsets, end: Offsets) -> bool:
-        """If there is nothing new, waits for it for a short time. Spark would otherwise call again at once. It cannot
-        stop the query during the call, so the time must be short.
-        """
+        """Waits a short time for new data if there is none. Spark would otherwise call again at once. It cannot stop
+        the query during the call, so the time must be short."""
         partitions = {
             self._states[name].partition_name(number): offset
             for name, each in end.items()
@@ -196,8 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not idle or not 0 < len(partitions) <= NEWS_PARTITIONS_MAX:
             return False
         with suppress(DanubeError):  # the next call gets the error
-            fields = {"offsets": partitions, "milliseconds": int(1_000 * IDLE_SECONDS)}
-            await self._link.client.ask("news", fields)
+            await self._link.client.ask(AwaitMessages(partitions, milliseconds=int(1_000 * IDLE_SECONDS)))
             return True
         return False
 
@@ -235,7 +233,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._link.wait(self._newest())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the lag in the query's progress."""
+        """Spark calls it for the lag in the query's progress."""
         return None if self._seen is None else to_json(self._seen)
 
     async def _newest(self) -> Offsets:
@@ -266,11 +264,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _nothing(_: str) -> None:
-    """For a topic that is new to the query, deleted messages were never promised."""
+    """Ignores lost messages: a topic that is new to the query was never promised any that were deleted before."""
 
 
 def _not_before(start: Offsets, end: Offsets) -> Offsets:
-    """No partition moves back, even if the broker lost messages."""
+    """The offsets, but never less than before, even if the broker lost messages."""
     found: Offsets = {}
     for name, ends in end.items():
         known = start[name].next if name in start else ()
@@ -280,7 +278,7 @@ def _not_before(start: Offsets, end: Offsets) -> Offsets:
 
 
 def _at_most(target: Offsets, end: Offsets) -> Offsets:
-    """What existed when the target was taken: neither newer messages nor newer partitions or topics."""
+    """The offsets up to the target: excludes messages, partitions and topics that are newer than it."""
     return {
         name: TopicOffsets(ends.id, tuple(map(min, ends.next, target[name].next)))
         for name, ends in end.items()

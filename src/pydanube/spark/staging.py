@@ -1,17 +1,18 @@
 """What a task of a write does: it publishes its batches to a hidden topic, several at a time.
 
 It records the offset of each batch that is acknowledged. A batch that is not acknowledged is sent again; if it is then
-stored twice, only one of them is referenced.
+stored twice, only one copy is referenced.
 """
 
 from __future__ import annotations
 
 from asyncio import Future
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future as ThreadFuture
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydanube.base.errors import ConnectionLost, DanubeError, NotReliable, RequestInvalid, TopicNotFound
 from pydanube.base.keys import KeyHash
@@ -19,6 +20,8 @@ from pydanube.base.limits import MIB
 from pydanube.client import Client
 from pydanube.client.channel import ReopeningChannel
 from pydanube.client.errors import copy_of
+from pydanube.operations.channels import OpenedProducer, OpenProducer
+from pydanube.operations.sinks import BeginSink, CommittedBatch
 from pydanube.spark.batching import PartitionBatch, RowBatcher, TargetTopic
 from pydanube.spark.broker_link import BrokerLink, with_retries
 from pydanube.wire.batch import Batch
@@ -39,24 +42,21 @@ class Writer(NamedTuple):
     target: str
     name: str
 
-    def fields(self) -> dict[str, Any]:
-        return self._asdict()
 
+class StagingChannel(ReopeningChannel[OpenedProducer]):
+    """A producer without a name, so that the broker remembers nothing about it."""
 
-class StagingChannel(ReopeningChannel):
-    """A producer without a name, so that the broker remembers nothing of it."""
-
-    def __init__(self, client: Client, topic: str, last: Mapping[str, Any] | None) -> None:
+    def __init__(self, client: Client, topic: str, last: CommittedBatch | None) -> None:
         super().__init__(client)
         self.topic = topic
         self.last = last  # the last commit of the writer, if there is one
         self._unacknowledged: dict[int, Future[int]] = {}
 
-    def opening(self) -> tuple[str, dict[str, Any]]:
-        return "open_producer", {"topic": self.topic, "reliable": True, "create": False}
+    def opening(self, channel: int) -> OpenProducer:
+        return OpenProducer(channel, self.topic, resume=self.mark, create=False)
 
-    def opened(self, reply: Mapping[str, Any]) -> None:
-        """Whoever waits for an answer sends its batch again."""
+    def opened(self, answer: OpenedProducer) -> None:
+        """Callers that wait for an answer send their batches again."""
 
     def interrupted(self, error: DanubeError) -> None:
         waiting, self._unacknowledged = self._unacknowledged, {}
@@ -93,8 +93,8 @@ class StagingChannel(ReopeningChannel):
 
 async def open_staging(client: Client, writer: Writer) -> StagingChannel:
     async def attempt() -> StagingChannel:
-        begun = await client.ask("sink.begin", writer.fields())
-        channel = StagingChannel(client, str(begun["staging"]), begun["last"])
+        begun = await client.ask(BeginSink(*writer))
+        channel = StagingChannel(client, begun.staging, begun.last)
         await client.within("open_producer", channel.open())
         return channel
 
@@ -115,7 +115,7 @@ class Stage:
     _bytes: int = 0
 
     def put_all(self, batches: Iterable[PartitionBatch]) -> dict[str, Refs]:
-        """Returns where all of them are, by topic or partition, in their order."""
+        """Returns where all of them are, by topic or partition, in order."""
         try:
             for staged in batches:
                 self.put(staged)
@@ -165,19 +165,17 @@ async def find_target(client: Client, topic: str) -> TargetTopic:
     """The partitions and limits of a topic. One that does not exist is created when the write is committed."""
     if topic.startswith(BROKERS_OWN):
         raise RequestInvalid(f"{topic} belongs to the broker and cannot be written to")
-    try:
-        found = await with_retries(lambda: client.ask("topic", {"topic": topic}))
-    except TopicNotFound:
-        found = {"partitions": 0, "reliable": True, "policies": {}, "key_hash": KeyHash.FNV1A64.value}
-    if not found["reliable"]:
-        raise NotReliable(f"{topic} is not reliable, so it cannot be written exactly once")
-    limit = found["policies"].get("message_bytes_max")
+    target, limit = TargetTopic(topic, 0), None
+    with suppress(TopicNotFound):
+        found = await with_retries(lambda: client.topic(topic))
+        if not found.reliable:
+            raise NotReliable(f"{topic} is not reliable, so it cannot be written exactly once")
+        limit = found.policies.message_bytes_max
+        target = TargetTopic(topic, found.partitions, key_hash=KeyHash(found.key_hash))
     if limit is None:
-        namespace = {"namespace": topic.split("/")[1]}
-        limit = (await with_retries(lambda: client.ask("namespace.policies", namespace)))["policies"].get(
-            "message_bytes_max"
-        )
-    return TargetTopic(topic, int(found["partitions"]), limit, KeyHash(found["key_hash"]))
+        below = await with_retries(lambda: client.admin.policies(topic.split("/")[1]))
+        limit = below.message_bytes_max
+    return target._replace(message_bytes_max=limit)
 
 
 def batches_of(rows: Iterable[pa.RecordBatch], batcher: RowBatcher) -> Iterator[PartitionBatch]:

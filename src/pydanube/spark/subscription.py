@@ -16,7 +16,9 @@ from uuid import uuid4
 
 from pydanube.base.errors import ConsumerBusy, DanubeError, SubscriptionInUse
 from pydanube.client import Client
+from pydanube.client.arguments import options_of
 from pydanube.client.channel import ReopeningChannel
+from pydanube.operations.channels import OpenConsumer, OpenedConsumer
 from pydanube.spark.broker_link import with_retries
 from pydanube.spark.offsets import Offsets
 from pydanube.spark.plan import States
@@ -39,7 +41,7 @@ class SubscriptionProgress:
         self._options = {"holds_only": not release, "idle_seconds": idle_seconds}
         self._channels: dict[str, ProgressChannel] = {}
         self._configured: set[str] = set()  # topics in which the subscription has this query's options
-        self._name = f"spark-{uuid4().hex}"  # by which the broker recognizes this query
+        self._name = f"spark-{uuid4().hex}"  # the broker recognizes this query by it
 
     async def reached(self, known: Offsets, states: States) -> None:
         """Everything before these offsets is processed. Raises `SubscriptionInUse` if another query uses the name."""
@@ -88,7 +90,7 @@ async def takeover_seconds(client: Client) -> float:
     return TAKEOVER_KEEPALIVES * welcome.keepalive_seconds
 
 
-class ProgressChannel(ReopeningChannel):
+class ProgressChannel(ReopeningChannel[OpenedConsumer]):
     """The driver's channel to the subscription in one partition, which reopens whenever it breaks."""
 
     def __init__(
@@ -107,7 +109,7 @@ class ProgressChannel(ReopeningChannel):
         self._subscription = subscription
         self._start = start
         self._name = name
-        self._options = {key: value for key, value in options.items() if value is not None}
+        self._options = options_of({key: value for key, value in options.items() if value is not None})
         self._done = 0  # everything before it is processed
         self._generation = 0
         self._lost: DanubeError | None = None
@@ -115,21 +117,21 @@ class ProgressChannel(ReopeningChannel):
     def in_use(self) -> SubscriptionInUse:
         return SubscriptionInUse(f"{self._subscription!r} on {self._partition} is in use by a running query")
 
-    def opening(self) -> tuple[str, dict[str, Any]]:
-        fields = {
-            "topic": self._partition,
-            "subscription": self._subscription,
-            "type": "exclusive",
-            "start": self._start,
-            "name": self._name,
-            "takes_over": True,
-            "create": False,
-            "options": self._options,
-        }
-        return "open_consumer", fields
+    def opening(self, channel: int) -> OpenConsumer:
+        return OpenConsumer(
+            channel=channel,
+            topic=self._partition,
+            subscription=self._subscription,
+            name=self._name,
+            start=self._start,
+            create=False,
+            resume=self.mark,
+            options=self._options,
+            takes_over=True,
+        )
 
-    def opened(self, reply: Mapping[str, Any]) -> None:
-        self._generation = int(reply["generation"])
+    def opened(self, answer: OpenedConsumer) -> None:
+        self._generation = answer.generation
         if self._done:
             self._acknowledge()
 
@@ -140,7 +142,7 @@ class ProgressChannel(ReopeningChannel):
         self._lost = error
 
     def reset(self, generation: int) -> None:
-        """Somebody has moved the subscription: the next report of the query counts again."""
+        """The subscription was moved, for example by a seek: the next report of the query counts again."""
         self._generation = generation
 
     def refused(self, request: int, error: DanubeError) -> None:

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 from pydanube.base.errors import DataLost, NotReliable, OptionInvalid, TopicNotFound, TopicReplaced
 from pydanube.client import Client
+from pydanube.operations.topics import FindOffset
 from pydanube.spark.broker_link import with_retries
 from pydanube.spark.offsets import (
     EARLIEST_MARK,
@@ -37,8 +38,8 @@ async def describe_topics(client: Client, options: Options, *, absent_ok: bool =
     if options.pattern is not None:
         namespace = options.pattern.split("/")[1]
         records = await with_retries(lambda: client.admin.topic_records(namespace))
-        kept = {str(each["topic"]): bool(each.get("dead_letters")) for each in records if each["reliable"]}
-        wanted = [name for name, dead in kept.items() if fnmatchcase(name, options.pattern) and not dead]
+        kept = [each.topic for each in records if each.reliable and not each.dead_letters]
+        wanted = [name for name in kept if fnmatchcase(name, options.pattern)]
         absent_ok = True
     else:
         wanted = list(options.topics)
@@ -53,21 +54,21 @@ async def _describe(client: Client, name: str, absent_ok: bool) -> TopicState | 
         if absent_ok:
             return None
         raise
-    if not found["reliable"]:
+    if not found.reliable:
         raise NotReliable(f"{name} is not reliable, so it stores nothing to read")
     return TopicState(
         name,
-        int(found["id"]),
-        int(found["partitions"]),
-        tuple(map(int, found["firsts"])),
-        tuple(map(int, found["ends"])),
-        int(found["bytes"]),
-        int((found.get("tiers") or {}).get("segments", 0)),
+        found.id,
+        found.partitions,
+        tuple(found.firsts),
+        tuple(found.ends),
+        found.bytes,
+        0 if found.tiers is None else found.tiers.segments,
     )
 
 
 def warn_if_none(options: Options, states: States) -> None:
-    """For a new query, which would silently read nothing."""
+    """Warns about a new query without topics, which would silently read nothing."""
     if options.pattern is not None and not states:
         log.warning("no topic matches %s yet", options.pattern)
 
@@ -80,7 +81,7 @@ def latest(states: States) -> Offsets:
 
 
 async def offsets_at(client: Client, states: States, position: Position, option: str) -> Offsets:
-    """The offsets of this position in each partition now."""
+    """The offset of this position in each partition now."""
     if position == EARLIEST:
         return {name: state.earliest for name, state in states.items()}
     if position == LATEST:
@@ -113,8 +114,7 @@ async def snapshot(client: Client, options: Options) -> tuple[Offsets, Offsets, 
 
 async def offset_at_time(client: Client, partition: str, time: int) -> int:
     """The first offset of a partition with a message that was appended at that time or later."""
-    fields = {"topic": partition, "time": time}
-    return int((await with_retries(lambda: client.ask("offset_of_time", fields)))["offset"])
+    return (await with_retries(lambda: client.ask(FindOffset(partition, time)))).offset
 
 
 async def _at_time(client: Client, state: TopicState, time: int) -> TopicOffsets:

@@ -1,7 +1,7 @@
 """The watermark by which Spark drops late rows in the batch that is being planned, read from its checkpoint.
 
-Spark does not show it. When a batch is planned, its offsets are already in the checkpoint, and the watermark recorded
-there by the batch before is the one that stateful operators use. So a batch that is repeated finds the same one.
+Spark does not show it. When a batch is planned, its offsets are already in the checkpoint, and the watermark that the
+batch before recorded there is the one that stateful operators use. So a repeated batch finds the same one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def late_watermark(checkpoint: str, end: Mapping[str, Any]) -> int:
 
 
 def _lines(file: Path) -> list[bytes]:
-    with file.open("rb") as opened:
-        return opened.read(LINE_BYTES_MAX).splitlines()
+    with file.open("rb") as content:
+        return content.read(LINE_BYTES_MAX).splitlines()
 
 
 def _is(line: bytes, end: Mapping[str, Any]) -> bool:

@@ -1,6 +1,7 @@
-"""A clock that notices when the wall clock jumps. A jump that one user notices counts for all.
+"""A clock that notices when the wall clock jumps.
 
-A stream or topic opened after a jump cannot notice it. So a broker has one such clock, made when it starts.
+A jump that one user notices counts for all of them. A stream or topic that is opened after a jump cannot notice it, so
+a broker has one such clock, created when it starts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class CheckedClock:
     def trusted(self, since: float | None = None) -> bool:
         """Whether messages may be deleted by age: not for a while after a jump, nor after `since` (monotonic).
 
-        To be called every few seconds.
+        Must be called every few seconds.
         """
         self.append_time()
         monotonic = self._microseconds
@@ -48,7 +49,7 @@ class CheckedClock:
         return not doubted and self._guard.trusted(monotonic)
 
     def begin(self, newest: int) -> None:
-        """To be called at the start of a broker, with the append time of its newest message; 0 if it has none."""
+        """Called at the start of a broker, with the append time of its newest message, or 0."""
         days = (self._clock.wall() - newest) // DAY
         if newest and days >= CLOCK_AHEAD_DAYS:
             log.warning("the newest message is %d days old; pausing deletion by time", days)
@@ -60,5 +61,5 @@ class CheckedClock:
 
 
 def checked_clock(clock: Clock) -> CheckedClock:
-    """The clock itself if it is a `CheckedClock` already."""
+    """The clock itself if it already is a `CheckedClock`."""
     return clock if isinstance(clock, CheckedClock) else CheckedClock(clock)

@@ -9,16 +9,16 @@ from pydanube.base.limits import ROUND_FAILED_PAUSE_SECONDS, WARNING_REPEAT_SECO
 
 
 class Guard:
-    """For one loop. It catches unexpected errors, such as bugs; the loop itself handles those it expects."""
+    """Guards one loop. It catches unexpected errors, such as bugs; the loop itself handles those it expects."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.failures = 0  # so far
+        self.failures = 0  # rounds so far
         self.failing: str | None = None  # why the last round failed
         self._logged = -WARNING_REPEAT_SECONDS
 
     async def over(self, work: Awaitable[object]) -> bool:
-        """Whether the round succeeded. If not, this returns after a pause."""
+        """Whether the round succeeded. After a failure, waits before it returns."""
         try:
             await work
         except Exception as error:

@@ -1,19 +1,19 @@
 """The storage of a broker on its own disks: a metadata store, and the one storage node that belongs to it.
 
-The metadata has the node's identity from before the node was made, the number of its last start, and the number of the
-start in progress. A start that finds another node, no node, or an old copy of either is refused before anything is
-made or written: such a node would deny that acknowledged messages ever existed.
+The metadata has the node's identity from before the node was created, the number of its last start, and the number of
+the start in progress. A start that finds another node, no node, or an old copy of either is refused before anything is
+created or written: such a node would deny that acknowledged messages ever existed.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 from asyncio import Future
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from pydanube.base.errors import (
     DiskFull,
@@ -25,33 +25,24 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import METADATA_LOG_BYTES, NODE_LEDGERS_MAX, NODE_LEDGERS_RESERVED
+from pydanube.metadata.tables import STORAGE_NODE, Registration
 from pydanube.ports.disk import Disk
-from pydanube.ports.metadata import MetadataStore
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNode
-from pydanube.storage.metadata.file import LocalMetadata
+from pydanube.storage.futures import refused
+from pydanube.storage.metadata.raft import RaftMetadata
+from pydanube.storage.metadata.table import Table
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.node_file import free_set_aside, read_node_file
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.catalog import MetadataCatalog
 
 log = logging.getLogger(__name__)
-STORAGE_NODE = "storage-node"  # the key
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """The storage node that the metadata belongs to."""
-
-    identity: NodeIdentity
-    boots: int  # number of its last start; 0 before the first
-    starting: int  # number of the start in progress, or the same; the node cannot have started more often
-    version: int = 0  # of the key
 
 
 @dataclass(frozen=True, slots=True)
 class LocalStorage:
-    metadata: LocalMetadata
+    metadata: RaftMetadata
     node: DiskNode
     catalog: MetadataCatalog
     nodes: LocalNodes
@@ -69,30 +60,31 @@ async def open_local(
 
     boots = 0
 
-    async def approve(metadata: LocalMetadata) -> None:
+    async def approve(metadata: RaftMetadata) -> None:
         nonlocal boots
-        boots = await _refuse_if_missing(registration(metadata), for_metadata, for_node)
+        known = Table(metadata, STORAGE_NODE).get()
+        boots = await _refuse_if_missing(known, for_metadata, for_node)
 
-    async def begin() -> tuple[LocalMetadata, Registration]:
-        metadata = await LocalMetadata.open(for_metadata, randomness, log_bytes=log_bytes, approve=approve)
+    async def begin() -> tuple[RaftMetadata, Registration, int]:
+        metadata = await RaftMetadata.open(for_metadata, randomness, log_bytes=log_bytes, approve=approve)
         try:
-            known = registration(metadata)
-            if known is None:
-                known = Registration(NodeIdentity(randomness.bytes(16).hex()), 0, 0)
-            # durable before the node is made or started, so that the metadata knows every node that exists
-            return metadata, await _register(metadata, replace(known, starting=boots + 1))
+            table = Table(metadata, STORAGE_NODE)
+            known = table.get() or Registration(NodeIdentity(randomness.bytes(16).hex()), 0, 0)
+            known = replace(known, starting=boots + 1)
+            # durable before the node is created or started, so that the metadata knows every node that exists
+            return metadata, known, await table.replace("", table.version(), known)
         except BaseException:
             await metadata.close()
             raise
 
     try:
-        metadata, known = await begin()
+        metadata, known, version = await begin()
     except DiskFull as error:  # the node has reserved space, which its own start would free only later
         log.warning(
             "the metadata has no room to record this start; freeing the space that the node has reserved: %s", error
         )
         await free_set_aside(for_node)
-        metadata, known = await begin()
+        metadata, known, version = await begin()
     try:
         node = await DiskNode.open([for_node], settings, randomness, identity=known.identity)
     except BaseException:
@@ -100,7 +92,8 @@ async def open_local(
         raise
     try:
         try:
-            await _register(metadata, replace(known, boots=node.boots, starting=node.boots))
+            started = replace(known, boots=node.boots, starting=node.boots)
+            await Table(metadata, STORAGE_NODE).replace("", version, started)
         except DiskFull as error:  # an older number makes the check weaker, but never refuses wrongly
             log.warning("could not record this start of the storage node in the metadata: %s", error)
         catalog = MetadataCatalog(metadata)
@@ -128,7 +121,7 @@ async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for
                 f"{for_node.name} is missing or empty, but should have storage node {known.identity}; "
                 "mount or restore it, or see `danube storage forget-node` if it is gone for good"
             )
-        return 0  # the first start ended before it made the node
+        return 0  # the first start ended before it created the node
     if found.identity != known.identity:
         raise NodeDirectoryInvalid(
             f"{for_node.name} has storage node {found.identity}, but the metadata in {for_metadata.name} belongs to "
@@ -148,34 +141,11 @@ async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for
     return found.boots
 
 
-# -- the registration in the metadata ----------------------------------------------------------------------------------
-
-
-def registration(metadata: MetadataStore) -> Registration | None:
-    entry = metadata.get(STORAGE_NODE)
-    if entry is None:
-        return None
-    try:
-        fields = json.loads(entry.value)
-        identity, boots = NodeIdentity(str(fields["identity"])), int(fields["boots"])
-        return Registration(identity, boots, int(fields["starting"]), entry.version)
-    except (ValueError, TypeError, KeyError) as error:
-        raise MetadataDamaged(f"{STORAGE_NODE!r} holds {entry.value[:100]!r}: {error!r}") from None
-
-
-async def _register(metadata: MetadataStore, known: Registration) -> Registration:
-    """Stores it, unless it was changed meanwhile."""
-    fields = {"identity": known.identity, "boots": known.boots, "starting": known.starting}
-    value = json.dumps(fields, separators=(",", ":")).encode()
-    version = await metadata.transact([(STORAGE_NODE, known.version)], [(STORAGE_NODE, value)])
-    return replace(known, version=version)
-
-
 # -- the nodes of a broker with one ------------------------------------------------------------------------------------
 
 
 class LocalNodes:
-    """The only storage node. Any other identity is that of a node that was replaced."""
+    """The only storage node. Any other identity belongs to a node that was replaced."""
 
     def __init__(self, node: DiskNode) -> None:
         self._node = node
@@ -202,9 +172,4 @@ class ReplacedNode:
         self._here = here
 
     def __getattr__(self, operation: str) -> Callable[..., Future[Any]]:
-        def refuse(*_: object) -> Future[Any]:
-            answer: Future[Any] = asyncio.get_running_loop().create_future()
-            answer.set_exception(NodeReplaced(f"expected storage node {self.identity}, found {self._here}"))
-            return answer
-
-        return refuse
+        return lambda *_: refused(NodeReplaced(f"expected storage node {self.identity}, found {self._here}"))

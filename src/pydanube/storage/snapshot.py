@@ -2,7 +2,7 @@
 
 Metadata and journal belong to one loop, and both only grow at their ends. So one turn of the loop notes how far each is
 written, and the bytes up to there stay as they are: the metadata's file is kept open, and the node's files are pinned.
-Copying them may take any time, and nobody waits for it.
+Copying them may take any time, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from pydanube.base.errors import FileMissing, NodeBusy
 from pydanube.ports.disk import Disk, DiskFile
-from pydanube.storage.metadata.file import LocalMetadata, log_name
+from pydanube.storage.metadata.log_file import log_name
+from pydanube.storage.metadata.raft import RaftMetadata
 from pydanube.storage.node.bad_blocks import NODE_FILE
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.node_file import node_file_content
@@ -64,7 +65,7 @@ class Snapshot:
             self.release(file)
 
 
-async def take_snapshot(metadata: LocalMetadata, node: DiskNode) -> Snapshot:
+async def take_snapshot(metadata: RaftMetadata, node: DiskNode) -> Snapshot:
     """Contains everything acknowledged before this call. The caller closes it, or releases its files one by one."""
     try:
         async with asyncio.timeout(SNAPSHOT_SECONDS_MAX), node.pinned.changing:
@@ -81,7 +82,7 @@ async def take_snapshot(metadata: LocalMetadata, node: DiskNode) -> Snapshot:
     return snapshot
 
 
-async def _try(metadata: LocalMetadata, node: DiskNode) -> Snapshot | None:
+async def _try(metadata: RaftMetadata, node: DiskNode) -> Snapshot | None:
     before = metadata.written()
     if before is None:
         return None

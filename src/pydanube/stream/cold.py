@@ -50,7 +50,7 @@ class Doomed:
     """An object that is no longer needed. It is deleted, and then removed from the record."""
 
     key: str
-    not_before: int = 0  # until then, readers of a table may still use it
+    not_before: int = 0  # readers of a table may use it until then
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Cold:
     planned: SegmentPlan | None = None  # being written; its ledgers stay until it is published or given up
     merging: SegmentPlan | None = None  # the segments of this range are being written as one
     doomed: tuple[Doomed, ...] = ()
-    local_from: int = 0  # storage nodes need no copy of offsets below
+    local_from: int = 0  # offsets below need no copy on storage nodes
     tabled: bool = False  # its segments are, or once were, listed in a table
-    unfolds: int = 0  # so far: an index that is folded again gets another key, so that a late deletion cannot hit it
+    unfolds: int = 0  # how often so far: an index folded again gets another key, so a late deletion cannot hit it
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -95,7 +95,7 @@ class Cold:
         return replace(self, planned=None, doomed=(*self.doomed, doomed))
 
     def replaced(self, before: Segment, after: Segment) -> Cold:
-        """The object of a segment was lost, and written again with the same rows."""
+        """The same part, after the lost object of this segment was written again."""
         assert (before.plan, before.digest) == (after.plan, after.digest)
         return self._with((before,), (after,))
 
@@ -104,7 +104,8 @@ class Cold:
         return replace(self, local_from=max(self.local_from, before))
 
     def trimmed(self, stream: str, kept_from: int, not_before: int = 0) -> Cold:
-        """Without the segments that end below `kept_from`, up to the first index or the first one being merged."""
+        """The part without the segments that end below `kept_from`, up to the first index or the first one being
+        merged."""
         dead: list[Segment] = []
         for entry in self.entries:
             merges = self.merging is not None and entry.last >= self.merging.first
@@ -137,17 +138,17 @@ class Cold:
         return ()
 
     def folded(self, entries: Sequence[Entry], index: SegmentIndex) -> Cold:
-        """With `index` instead of these entries."""
+        """The part with `index` in place of these entries."""
         return self._with(entries, (index,))
 
     def unfolded(self, stream: str, entries: Sequence[Entry]) -> Cold:
-        """With the entries of the first index instead of it; its object is deleted."""
+        """The part with the entries of the first index in its place; the object of the index is deleted."""
         index = self.indexes[0]
         doomed = (*self.doomed, Doomed(index_key(stream, index)))
         return replace(self._with((index,), entries), doomed=doomed, unfolds=self.unfolds + 1)
 
     def _with(self, before: Sequence[Entry], after: Sequence[Entry]) -> Cold:
-        """With `after` instead of `before`, whose entries follow each other."""
+        """The part with `after` in place of `before`, whose entries are adjacent."""
         at = self.entries.index(before[0])
         assert self.entries[at : at + len(before)] == tuple(before)
         return replace(self, entries=(*self.entries[:at], *after, *self.entries[at + len(before) :]))
@@ -159,7 +160,8 @@ class Cold:
         return tuple(each for each in self.segments if plan.first <= each.first and each.last <= plan.last)
 
     def merged(self, stream: str, segment: Segment, not_before: int) -> Cold:
-        """With `segment` instead of those it was merged from, which are deleted when readers of the table are done."""
+        """The part with `segment` in place of those merged into it, which are deleted when readers of the table are
+        done."""
         assert segment.plan == self.merging
         parts = self.covered(segment.plan)
         assert parts

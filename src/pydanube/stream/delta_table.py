@@ -1,7 +1,7 @@
 """A topic as a table: which files of a partition it should list, how it must change for that, and what is merged.
 
-Pure. The table is derived from the stream's record, never the other way round: whatever others did to it, the next
-comparison brings it back. Files of others that have our rows are removed from the table, but not deleted.
+Pure. The table is derived from the stream's record, never the other way round: the next comparison undoes whatever
+others did to it. Files of others that have our rows are removed from the table, but not deleted.
 """
 
 from __future__ import annotations

@@ -40,10 +40,10 @@ class Copies:
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
     id: LedgerId
-    epoch: Epoch  # the owner that made it, or that recovers it
+    epoch: Epoch  # the owner that created or recovers it
     phase: Phase
     first: int
-    last: int  # the decided end once sealed
+    last: int  # the decided end, once sealed
     nodes: tuple[NodeIdentity, ...]  # a node that was wiped has another identity
     copies: Copies
     durability: Durability
@@ -104,7 +104,7 @@ class Ledgers(Sequence[LedgerRecord]):
     # -- changing ------------------------------------------------------------------------------------------------------
 
     def added(self, ledger: LedgerRecord, listed_max: int = LEDGERS_LISTED_MAX) -> Ledgers:
-        """With one more at the end; if the list is full, its older half becomes a page."""
+        """These ledgers and one more; if the list is full, its older half becomes a page."""
         if len(self.listed) < listed_max:
             return Ledgers(self.pages, (*self.listed, ledger), self.paged, self.empties)
         half = (listed_max + 1) // 2
@@ -113,7 +113,7 @@ class Ledgers(Sequence[LedgerRecord]):
         return Ledgers((*self.pages, page), listed, self.paged + 1, self.empties + page.empties)
 
     def with_last(self, ledger: LedgerRecord) -> Ledgers:
-        """With this one in place of the last."""
+        """These ledgers with this one in place of the last."""
         return Ledgers(self.pages, (*self.listed[:-1], ledger), self.paged, self.empties)
 
     def without(self, ids: Collection[LedgerId]) -> Ledgers:
@@ -154,7 +154,7 @@ class Ledgers(Sequence[LedgerRecord]):
     # -- finding -------------------------------------------------------------------------------------------------------
 
     def reaching(self, offset: int) -> Iterator[LedgerRecord]:
-        """Those that end at `offset` or after it, in order."""
+        """The ledgers that end at `offset` or after it, in order."""
         at = bisect_left(self.pages, offset, key=_last_of)
         for page in self.pages[at : at + 1]:
             yield from (ledger for ledger in page.ledgers if ledger.reaches(offset))
@@ -163,7 +163,7 @@ class Ledgers(Sequence[LedgerRecord]):
         yield from (ledger for ledger in self.listed if ledger.reaches(offset))
 
     def starting_before(self, offset: int) -> Iterator[LedgerRecord]:
-        """Those that start below `offset`, in order, and every empty one."""
+        """The ledgers that start below `offset`, in order, and every empty one."""
         for page in self.pages:
             if page.first < offset or page.empties:
                 yield from (ledger for ledger in page.ledgers if ledger.first < offset or ledger.empty)

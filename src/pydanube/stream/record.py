@@ -43,10 +43,10 @@ class StreamRecord:
 
     owner: Epoch = Epoch(0)
     token: str = ""  # of the owner, who recognizes its own change by it if the answer was lost
-    next_offset: int = 0  # no ledger opened from now on starts below it
+    next_offset: int = 0  # no later ledger starts below it
     newest: int = 0  # append time of the last entry of the sealed ledgers: no later entry has an earlier one
     ledgers: Ledgers = field(default_factory=Ledgers)
-    kept_from: int = 0  # offsets below were deleted, even if the ledger that contains them still exists
+    kept_from: int = 0  # offsets below were deleted, even if their ledger still exists
     cold: Cold = field(default_factory=Cold)  # the part in object storage, which may be in ledgers as well
     corrections: Corrections = ()  # of append times that were in the future
     lost: tuple[LostRange, ...] = ()  # accepted as lost, so that readers skip it; in order, never overlapping
@@ -65,7 +65,7 @@ class StreamRecord:
         sealed = (ledger.last for ledger in reversed(self.ledgers) if ledger.phase is Phase.SEALED and not ledger.empty)
         last = next(sealed, None)
         if last is not None or self.cold.entries:
-            lost = self.lost[-1].last if self.lost else NO_OFFSET  # with its node, perhaps
+            lost = self.lost[-1].last if self.lost else NO_OFFSET  # the ledger may have been lost with its node
             return max(NO_OFFSET if last is None else last, self.cold.end - 1, self.kept_from - 1, lost)
         return self.next_offset - 1
 
@@ -109,7 +109,7 @@ class StreamRecord:
         assert last >= ledger.first - 1
         assert next_offset > last
         if last < ledger.first:
-            bytes = 0  # what its nodes may have of it was never confirmed
+            bytes = 0  # its nodes may have entries, but none was confirmed
         ended = replace(ledger, phase=Phase.SEALED, last=last, epoch=epoch, bytes=bytes, newest=newest)
         record = self._with_last(replace(ended, unknown_from=unknown_from))
         return replace(record, next_offset=max(self.next_offset, next_offset), newest=max(self.newest, newest))
@@ -131,20 +131,20 @@ class StreamRecord:
         return time_for_deletion(self.corrections, offset, stamp, now) if self.corrections else stamp
 
     def trimmed(self, epoch: Epoch, before: int) -> StreamRecord:
-        """The sealed ledgers and the segments that end below `before` are dead from now on."""
+        """The record after deleting the sealed ledgers and segments that end below `before`."""
         self.check_owner(epoch)
         ends = [entry.last + 1 for entry in self.cold.entries if entry.last < before]
         return self._kept_from(max([self.kept_from, self.ledgers.end_before(before), *ends]))
 
     def swept(self, epoch: Epoch, deleted: Collection[LedgerId]) -> StreamRecord:
-        """Without these dead ledgers, which no node has any more."""
+        """The record without these dead ledgers, which no node has any longer."""
         self.check_owner(epoch)
         swept = self.without(deleted)
         assert (swept.first, swept.bytes, swept.unsealed) == (self.first, self.bytes, self.unsealed)
         return swept
 
     def without(self, deleted: Collection[LedgerId]) -> StreamRecord:
-        """Without these ledgers; for removing the whole stream."""
+        """The record without these ledgers, for removing the whole stream."""
         return replace(self, ledgers=self.ledgers.without(deleted))
 
     @property
@@ -154,7 +154,7 @@ class StreamRecord:
         return (ledger for ledger in found if self.is_dead(ledger))
 
     def is_dead(self, ledger: LedgerRecord) -> bool:
-        """Whether no node needs it any more. It stays listed until no node has it, so that it is not forgotten there.
+        """Whether no node needs it any longer. It stays listed until no node has it, so that it is not forgotten there.
 
         A ledger that is being written as a segment is always needed.
         """
@@ -164,12 +164,12 @@ class StreamRecord:
         return ledger.phase is Phase.SEALED and ledger.last < max(ledger.first, self.kept_from, self.cold.local_from)
 
     def truncated(self, epoch: Epoch, before: int) -> StreamRecord:
-        """Messages below `before` are deleted; a ledger that also has later ones stays until it can go as a whole."""
+        """The record after deleting messages below `before`; a ledger that also has later ones stays for now."""
         self.check_owner(epoch)
         return self._kept_from(max(self.kept_from, before))
 
     def _kept_from(self, offset: int) -> StreamRecord:
-        """Lost ranges below it are dropped, because nothing is read there any longer."""
+        """Drops lost ranges below it as well, because nothing is read there any longer."""
         lost = tuple(each for each in self.lost if each.last >= offset)
         return replace(self, kept_from=offset, lost=lost)
 
@@ -211,7 +211,7 @@ class StreamRecord:
     # -- damage --------------------------------------------------------------------------------------------------------
 
     def given_up(self, epoch: Epoch, lost: Collection[LostRange]) -> StreamRecord:
-        """With these ranges accepted as lost for good."""
+        """The record with these ranges accepted as lost for good."""
         self.check_owner(epoch)
         merged: list[LostRange] = []
         for each in sorted({*self.lost, *(each for each in lost if each.last >= self.kept_from)}):
@@ -225,7 +225,7 @@ class StreamRecord:
         return replace(self, lost=tuple(merged))
 
     def without_node(self, name: str, node: NodeIdentity) -> StreamRecord:
-        """Without the ledgers that only this node had, which is gone for good; unchanged if there are none.
+        """The record without the ledgers that only this node had, which is gone for good; unchanged if there are none.
 
         It is unknown where the ledger being written ended, so offsets continue after all that it can have used.
         """
@@ -243,7 +243,7 @@ class StreamRecord:
         return left.given_up(left.owner, [LostRange(first, end - 1, known=False)]) if first < end else left
 
     def past_lost(self, offset: int) -> int:
-        """The offset itself, or the first one after the range given up there."""
+        """The offset itself, or the first one after the range accepted as lost there."""
         for each in self.lost[max(0, bisect_right(self.lost, offset, key=lambda lost: lost.first) - 1) :]:
             if not each.first <= offset <= each.last:
                 break

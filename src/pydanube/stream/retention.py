@@ -58,7 +58,7 @@ def trim_before(
     `deletable_before` is the position of the slowest durable cursor, None without subscriptions. `needed_from` is the
     first offset that a restart reads again, even if it was acked. `policy` is None if none was set; then (§19)
 
-    - without subscriptions everything is kept, because somebody may still subscribe;
+    - without subscriptions everything is kept, because a client may still subscribe;
     - with subscriptions, messages that all have acked are deleted at once.
 
     A policy holds in both cases: messages that all have acked, or all messages if there are no subscriptions, are
@@ -110,7 +110,7 @@ class BatchTimes(NamedTuple):
     first: int
     last: int
     append_time: int
-    delivery_times: Sequence[int | None] | None = None  # one per message; None if the batch has no such column
+    delivery_times: Sequence[int | None] | None = None  # one per message; None without such a column
 
 
 def expired(batches: Iterable[BatchTimes], ttl_seconds: int, now: int) -> list[tuple[int, int]]:

@@ -51,6 +51,7 @@ def partition_of(stream: str) -> int:
 
 
 def segment_key(stream: str, plan: SegmentPlan) -> str:
-    """In a folder with an underscore, which cleaners of tables leave alone (§29); some read the partition from it."""
+    """The object's key. Its folder begins with an underscore, so cleaners of tables skip it (§29); some readers take
+    the partition from it."""
     folder = f"{folder_of(stream)}_segments/partition={partition_of(stream)}"
     return f"{folder}/{plan.first:020d}-{plan.last:020d}-{plan.epoch}.parquet"

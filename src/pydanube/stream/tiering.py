@@ -17,10 +17,10 @@ class TierSettings:
     segment_bytes: int = 64 * MIB  # of batches; a ledger is sealed at this size, smaller ones are combined
     lag_seconds: float = 3600.0  # older messages are in object storage, if that is available
     local_seconds: float | None = 24 * 3600.0  # local copies of uploaded messages are deleted at this age
-    local_bytes: int | None = None  # or when a topic, or partition, has more bytes of them
+    local_bytes: int | None = None  # or when a topic or partition has more bytes of them
     free_part: float = 0.2  # or when a smaller part of the disk is free
-    lease_seconds: float = 6 * 3600.0  # for readers of a table, objects stay so long after they left the table
-    evicts: bool = True  # not if the objects disappear with the process
+    lease_seconds: float = 6 * 3600.0  # objects that left a table stay this long for its readers
+    evicts: bool = True  # false if objects disappear with the process
 
     def __post_init__(self) -> None:
         for name in ("segment_bytes", "lag_seconds", "lease_seconds"):
@@ -33,12 +33,13 @@ class TierSettings:
 
     @property
     def ledger_seconds(self) -> float:
-        """A ledger is sealed at this age at the latest, and waits as long again to be combined with others."""
+        """A ledger is sealed at this age at the latest, and waits for as long again to be combined with others."""
         return self.lag_seconds / 2
 
 
 def next_segment(record: StreamRecord, settings: TierSettings, now: int, *, at_once: bool = False) -> int | None:
-    """The last offset of the next segment, if it is time for one: enough is waiting, or the oldest waits long enough.
+    """The last offset of the next segment, if it is time for one: enough is waiting, or the oldest has waited long
+    enough.
 
     It is not larger than a segment may be, unless a single ledger is.
     """
@@ -59,7 +60,7 @@ def next_segment(record: StreamRecord, settings: TierSettings, now: int, *, at_o
 
 
 def _has_rows(record: StreamRecord, ledger: LedgerRecord) -> bool:
-    """Whether the part that is in no segment has any messages: a part that was given up as damaged needs no object."""
+    """Whether the part that is in no segment yet has any messages: a part accepted as lost needs no object."""
     return record.past_lost(max(ledger.first, record.cold.end)) <= ledger.last
 
 

@@ -26,7 +26,7 @@ class AppendClock:
         self._jumped: int | None = None  # when the wall clock was first seen ahead, on the monotonic clock
 
     def observe(self, wall: int, monotonic: int) -> int:
-        """The time to stamp messages with. To be called regularly, even if nothing is appended."""
+        """The time to stamp messages with. Must be called regularly, even if nothing is appended."""
         steady = self._wall + monotonic - self._monotonic
         if wall - steady > JUMP:
             self._jumped = monotonic if self._jumped is None else self._jumped
@@ -49,7 +49,7 @@ class ClockGuard:
         self._distrusted_until: int | None = None
 
     def observe(self, wall: int, monotonic: int) -> int | None:
-        """To be called every few seconds. When the clock stops being trusted, returns once by how much it jumped."""
+        """Must be called every few seconds. When the clock stops being trusted, returns once by how much it jumped."""
         jump = (wall - self._wall) - (monotonic - self._monotonic)
         jumped = abs(jump) > JUMP
         trusted = self.trusted(monotonic)

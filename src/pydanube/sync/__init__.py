@@ -9,25 +9,28 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 from weakref import WeakSet
 
 import pydanube
 from pydanube import client as asynchronous
 from pydanube.base.errors import AlreadyOpened, ClientClosed, ClientForked, DanubeError, NotOpened, ProducerBusy
 from pydanube.client.arguments import Duration
+from pydanube.client.connection import A
 from pydanube.client.errors import copy_of
 from pydanube.client.lifecycle import DISCONNECTED_SECONDS, INTERRUPTED_SECONDS
-from pydanube.client.pipelines import Reported
-from pydanube.sync.loop import LoopThread, Pending
+from pydanube.operations.operation import Request
+from pydanube.operations.pipelines import Reported
+from pydanube.sync.loop import LoopThread, Pending, Result
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Given = ParamSpec("Given")  # the arguments of a method
 Message = asynchronous.Message
 MessageBatch = asynchronous.MessageBatch
 CALLS_WAITING_MAX = 10_000  # sends of one producer that its loop has not handled yet; beyond it `send` waits
@@ -189,7 +192,7 @@ class Producer(_Openable):
             self._call_done(size)
 
     async def _run_calls(self) -> None:
-        """Makes all calls in order. While the buffer is full, the next call waits, and those behind it too."""
+        """Makes all calls in order. While the buffer is full, the next call waits, and so do those behind it."""
         try:
             await self._make_calls()
         except BaseException:  # the loop ends
@@ -357,6 +360,18 @@ class Reader(_Receiving):
         self._loop.wait(self._inner.seek(to))
 
 
+def _waiting(
+    method: Callable[Concatenate[asynchronous.Admin, Given], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Admin, Given], Result]:
+    """The same method, which waits for the answer."""
+
+    @wraps(method)  # `help` shows its arguments
+    def waiting(admin: Admin, /, *arguments: Given.args, **options: Given.kwargs) -> Result:
+        return admin._loop.wait(method(admin._inner, *arguments, **options))
+
+    return waiting
+
+
 class Admin:
     """Like `pydanube.client.Admin`, with methods that wait for the answer."""
 
@@ -364,18 +379,50 @@ class Admin:
         self._loop = loop
         self._inner = inner
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._inner, name)
-
-        @wraps(method)  # `help` shows its arguments
-        def waiting(*arguments: Any, **options: Any) -> Any:
-            return self._loop.wait(method(*arguments, **options))
-
-        return waiting
-
-    def __dir__(self) -> list[str]:
-        """The names that editors and notebooks complete."""
-        return [*super().__dir__(), *(name for name in dir(self._inner) if not name.startswith("_"))]
+    create_namespace = _waiting(asynchronous.Admin.create_namespace)
+    namespaces = _waiting(asynchronous.Admin.namespaces)
+    delete_namespace = _waiting(asynchronous.Admin.delete_namespace)
+    policies = _waiting(asynchronous.Admin.policies)
+    create_topic = _waiting(asynchronous.Admin.create_topic)
+    topics = _waiting(asynchronous.Admin.topics)
+    topic_records = _waiting(asynchronous.Admin.topic_records)
+    describe_topic = _waiting(asynchronous.Admin.describe_topic)
+    alter_topic = _waiting(asynchronous.Admin.alter_topic)
+    delete_topic = _waiting(asynchronous.Admin.delete_topic)
+    truncate_topic = _waiting(asynchronous.Admin.truncate_topic)
+    peek = _waiting(asynchronous.Admin.peek)
+    create_subscription = _waiting(asynchronous.Admin.create_subscription)
+    subscriptions = _waiting(asynchronous.Admin.subscriptions)
+    describe_subscription = _waiting(asynchronous.Admin.describe_subscription)
+    alter_subscription = _waiting(asynchronous.Admin.alter_subscription)
+    seek_subscription = _waiting(asynchronous.Admin.seek_subscription)
+    skip_messages = _waiting(asynchronous.Admin.skip_messages)
+    delete_subscription = _waiting(asynchronous.Admin.delete_subscription)
+    blocked_subscriptions = _waiting(asynchronous.Admin.blocked_subscriptions)
+    abandoned_subscriptions = _waiting(asynchronous.Admin.abandoned_subscriptions)
+    consumers = _waiting(asynchronous.Admin.consumers)
+    explain = _waiting(asynchronous.Admin.explain)
+    explanations = _waiting(asynchronous.Admin.explanations)
+    connections = _waiting(asynchronous.Admin.connections)
+    status = _waiting(asynchronous.Admin.status)
+    settings = _waiting(asynchronous.Admin.settings)
+    storage_status = _waiting(asynchronous.Admin.storage_status)
+    storage_usage = _waiting(asynchronous.Admin.storage_usage)
+    storage_usages = _waiting(asynchronous.Admin.storage_usages)
+    segments = _waiting(asynchronous.Admin.segments)
+    table = _waiting(asynchronous.Admin.table)
+    verify_segment = _waiting(asynchronous.Admin.verify_segment)
+    verify_topic = _waiting(asynchronous.Admin.verify_topic)
+    upload_topic = _waiting(asynchronous.Admin.upload_topic)
+    damaged_topics = _waiting(asynchronous.Admin.damaged_topics)
+    salvage_topic = _waiting(asynchronous.Admin.salvage_topic)
+    examine_topic = _waiting(asynchronous.Admin.examine_topic)
+    sinks = _waiting(asynchronous.Admin.sinks)
+    pipelines = _waiting(asynchronous.Admin.pipelines)
+    pipeline = _waiting(asynchronous.Admin.pipeline)
+    pipeline_logs = _waiting(asynchronous.Admin.pipeline_logs)
+    order_pipeline = _waiting(asynchronous.Admin.order_pipeline)
+    forget_pipeline = _waiting(asynchronous.Admin.forget_pipeline)
 
 
 class Client:
@@ -412,6 +459,10 @@ class Client:
     ) -> pa.Table:
         """Returns messages from `start` up to, but not including, `end` as an Arrow table, partition by partition."""
         return self._loop.wait(self._inner.read_arrow(topic, start, end, partition=partition))
+
+    def ask(self, request: Request[A]) -> A:
+        """Sends a request of `pydanube.operations` and returns its answer."""
+        return self._loop.wait(self._inner.ask(request))
 
     def report_pipeline(self, name: str, run: str, **facts: Any) -> Reported:
         """For runners of pipelines; see `pydanube.Client.report_pipeline`."""

@@ -34,11 +34,7 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        left = asyncio.all_tasks(self.loop)
-        for task in left:
-            task.cancel()  # which also ends the wait of another thread
-        if left:
-            self.loop.run_until_complete(asyncio.wait(left))
+        self.loop.run_until_complete(_end_tasks())
         self.loop.close()
 
     @property
@@ -109,6 +105,16 @@ class LoopThread:
                 self.loop.call_soon_threadsafe(self.loop.stop)
         if not self.here:
             self._thread.join()
+
+
+async def _end_tasks() -> None:
+    """Ends every call under way, and with it the wait of another thread."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)
+    await asyncio.sleep(0)  # calls that finished just before the loop stopped have still to answer their threads
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

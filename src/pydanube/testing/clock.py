@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it. It has no timers; it notifies its watchers when it moves."""
+"""A clock that only moves when a test moves it. It has no timers; it notifies its watchers when it moves."""
 
 from __future__ import annotations
 

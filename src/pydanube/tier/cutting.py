@@ -12,7 +12,7 @@ import zstandard
 from pydanube.base.checksum import crc32c
 from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from pydanube.tier.limits import BATCH_BYTES_TARGET
-from pydanube.tier.views import row_bytes
+from pydanube.tier.rows import row_bytes
 from pydanube.wire.arrow_columns import Fixed, Maps, Strings
 from pydanube.wire.arrow_views import integers
 from pydanube.wire.batch import Batch, Codec

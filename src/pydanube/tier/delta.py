@@ -56,7 +56,7 @@ class DeltaTables:
         except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
             raise ObjectsFailed(f"the table {folder}: {self._scrubbed(error)}") from None
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # the library's own; it is no `Exception`
+            if type(error).__name__ != "PanicException":  # the library's own, which is not an `Exception`
                 raise
             raise ObjectsFailed(f"the table {folder}: {self._scrubbed(error)}") from None
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydanube.wire.arrow_views import Bytes, Integers, contents, flags, integers, spans
 
 HEAD = b"danube rows 1\n"
-COUNTED = ("offset", "sequence")  # mostly one more than in the previous row, so the row number is subtracted first
+COUNTED = ("offset", "sequence")  # mostly one more than in the row before, so the row number is subtracted first
 _TEXTS = ("names", "texts")
 
 
@@ -87,7 +87,7 @@ class RowDigest:
 
 
 class _Runs:
-    """A stream of integers as runs: a value and how often it comes, each an int64. The last run is still open."""
+    """A stream of integers as runs: a value and its number of repetitions, each an int64. The last run is open."""
 
     def __init__(self) -> None:
         self._hash = sha256()

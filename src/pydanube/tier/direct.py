@@ -24,12 +24,7 @@ from pydanube.ports.objects import Objects
 from pydanube.ports.offload import Offload
 from pydanube.stream.delta_table import Folded, TableListing
 from pydanube.stream.segments import Segment, SegmentPlan
-from pydanube.tier.limits import (
-    GATHERED_BYTES,
-    GATHERED_ROWS,
-    OBJECT_BYTES_MAX,
-    TAIL_BYTES,
-)
+from pydanube.tier.limits import GATHERED_BYTES, GATHERED_ROWS, OBJECT_BYTES_MAX, TAIL_BYTES
 from pydanube.tier.reading import SegmentReader
 from pydanube.tier.rows import rows_of
 from pydanube.tier.segment_file import Footer, InvalidSegment, SegmentScan, SegmentWriter, footer_bytes, made

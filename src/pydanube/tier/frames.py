@@ -6,90 +6,173 @@ small; large data is sent before or after them in pieces, as `DATA`.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from asyncio import IncompleteReadError, StreamReader, StreamWriter
+from asyncio import BaseTransport, Event, Transport
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
 from enum import IntEnum
+from socket import socket
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pydanube.base.errors import DanubeError, error_table
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import BATCH_BYTES_MAX
 from pydanube.stream.delta_table import Folded, TableFile, TableListing
 from pydanube.stream.segments import Segment, SegmentPlan
-from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX, TABLE_FILES_A_PIECE
+from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX, FRAMES_WAITING_BYTES, TABLE_FILES_A_PIECE
 from pydanube.wire.batch import PREFIX_BYTES, STAMP_BYTES, Batch
 
 _HEAD = Struct("<IBQ")
 _LENGTH = Struct("<I")
 
+Buffer = bytes | bytearray
+
 
 class FrameKind(IntEnum):
     HELLO = 1  # to the process: where objects are, and what opens them
-    READY = 2  # from it: object storage is open. Otherwise it sends ERROR of call 0, and ends
+    READY = 2  # from it: object storage is open. Otherwise it sends ERROR of call 0, and exits
     CALL = 3  # to it: an operation and its arguments
     DATA = 4  # to it and from it: a piece of batches or of a small object
-    END = 5  # to it: no more data of this call
+    END = 5  # to and from it: a piece of batches or of a small object
     CANCEL = 6  # to it: no one waits for this call any longer
-    CREDIT = 7  # from it: how many bytes of data it has taken
+    CREDIT = 7  # from it: how many more bytes of data it accepts
     RESULT = 8  # from it
     ERROR = 9  # from it: a code and a text
     LOG = 10  # from it: a line for the log
 
 
+_KINDS = frozenset(FrameKind)
+
+
 class Frame(NamedTuple):
     kind: FrameKind
     call: int
-    body: bytes
+    body: Buffer
 
 
 class StreamBroken(Exception):
     """The other side is gone, or sent something invalid."""
 
 
-class FrameStream:
-    """One end of the socket between the two."""
+class FrameStream(asyncio.BufferedProtocol):
+    """One end of the socket between a broker and such a process. A body is received where it stays: it is not copied.
 
-    def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    While frames wait to be taken, little more is read. One task at a time may wait for the next frame.
+    """
 
-    def send(self, kind: FrameKind, call: int, *parts: bytes) -> None:
+    def __init__(self) -> None:
+        self._transport: Transport
+        self._head = bytearray(_HEAD.size)
+        self._part: bytearray = self._head  # what is being received: a head, or the body that follows it
+        self._have = 0  # bytes of that part
+        self._frames: deque[Frame] = deque()
+        self._untaken_bytes = 0
+        self._came = Event()  # a frame, or the end
+        self._writable = Event()
+        self._why: str | None = None  # it ended
+
+    @classmethod
+    async def over(cls, end: socket) -> FrameStream:
+        _, stream = await asyncio.get_running_loop().create_connection(cls, sock=end)
+        return stream
+
+    # -- the loop's calls ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        self._transport = cast(Transport, transport)
+        self._writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._part)[self._have :]
+
+    def buffer_updated(self, count: int) -> None:
+        self._have += count
+        if self._have < len(self._part):
+            return
+        part, self._have = self._part, 0
+        if part is self._head:
+            length = _HEAD.unpack(part)[0]
+            if length > FRAME_BYTES_MAX:
+                self._end(f"a frame of {length} bytes")
+                return
+            if length:
+                self._part = bytearray(length)
+                return
+            part = bytearray()
+        self._part = self._head
+        self._add(part)
+
+    def _add(self, body: bytearray) -> None:
+        _, kind, call = _HEAD.unpack(self._head)
+        if kind not in _KINDS:
+            self._end(f"a frame of kind {kind}")
+            return
+        self._frames.append(Frame(FrameKind(kind), call, body))
+        self._untaken_bytes += _HEAD.size + len(body)
+        if self._untaken_bytes > FRAMES_WAITING_BYTES and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._came.set()
+
+    def eof_received(self) -> None:
+        """Nothing more arrives, so it is closed."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(str(error or "the other end was closed"))
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def _end(self, why: str) -> None:
+        self._why = self._why or f"it ended: {why}"
+        self._came.set()
+        self._writable.set()
+        self._transport.close()
+
+    # -- sending and receiving -----------------------------------------------------------------------------------------
+
+    def send(self, kind: FrameKind, call: int, *parts: Buffer) -> None:
         """Sends a frame without waiting. After a piece of data, wait for `drain`."""
         length = sum(map(len, parts))
         if length > FRAME_BYTES_MAX:
             raise StreamBroken(f"a frame of {length} bytes")
-        if not self._writer.is_closing():
-            self._writer.writelines((_HEAD.pack(length, kind, call), *parts))
+        if not self._transport.is_closing():
+            self._transport.writelines((_HEAD.pack(length, kind, call), *parts))
 
     def send_json(self, kind: FrameKind, call: int, value: object) -> None:
         self.send(kind, call, json.dumps(value).encode())
 
     async def drain(self) -> None:
-        try:
-            await self._writer.drain()
-        except OSError:
-            raise StreamBroken("it cannot be written to") from None
+        """Waits while the socket accepts no more."""
+        await self._writable.wait()
+        if self._why is not None:
+            raise StreamBroken("it cannot be written to")
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes that were passed to `send` but not accepted by the socket yet."""
-        return self._writer.transport.get_write_buffer_size()
+        return self._transport.get_write_buffer_size()
 
     async def receive(self) -> Frame:
         """The next frame; `StreamBroken` at the end."""
-        try:
-            length, kind, call = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
-            if length > FRAME_BYTES_MAX:
-                raise StreamBroken(f"a frame of {length} bytes")
-            return Frame(FrameKind(kind), call, await self._reader.readexactly(length) if length else b"")
-        except (IncompleteReadError, OSError, ValueError) as error:
-            raise StreamBroken(f"it ended: {error}") from None
+        while not self._frames:
+            if self._why is not None:
+                raise StreamBroken(self._why)
+            self._came.clear()
+            await self._came.wait()
+        frame = self._frames.popleft()
+        self._untaken_bytes -= _HEAD.size + len(frame.body)
+        if not self._frames and not self._transport.is_closing():
+            self._transport.resume_reading()
+        return frame
 
     def close(self) -> None:
-        self._writer.close()
+        self._transport.close()
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------
@@ -130,17 +213,17 @@ class BatchReader:
     """Assembles batches from pieces that may be cut anywhere."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+        self._pieces: list[Buffer] = []
         self._have = 0
         self._want = 0  # length of the current batch; 0 until it is known
 
-    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
+    def feed(self, piece: Buffer) -> list[tuple[bytes, bytes]]:
         """Stamps and contents of the batches that are complete now."""
         self._pieces.append(piece)
         self._have += len(piece)
         if self._have < (self._want or _LENGTH.size):
             return []
-        data = b"".join(self._pieces) if len(self._pieces) > 1 else piece
+        data = memoryview(b"".join(self._pieces) if len(self._pieces) > 1 else piece)
         found = []
         at = 0
         while True:
@@ -153,10 +236,10 @@ class BatchReader:
                 at += _LENGTH.size
             if len(data) - at < self._want:
                 break
-            found.append((data[at : at + STAMP_BYTES], data[at + STAMP_BYTES : at + self._want]))
+            found.append((bytes(data[at : at + STAMP_BYTES]), bytes(data[at + STAMP_BYTES : at + self._want])))
             at += self._want
             self._want = 0
-        rest = data[at:]
+        rest = bytes(data[at:])
         self._pieces = [rest] if rest else []
         self._have = len(rest)
         return found
@@ -189,13 +272,7 @@ def listing_pieces(listing: TableListing) -> Iterator[bytes]:
 
 def from_listing(listing: TableListing) -> dict[str, Any]:
     """The listing as JSON, without its files."""
-    return {
-        "stream": listing.stream,
-        "epoch": listing.epoch,
-        "now": listing.now,
-        "grows": listing.grows,
-        "folded": listing.folded,
-    }
+    return {name: getattr(listing, name) for name in ("stream", "epoch", "now", "grows", "folded")}
 
 
 def to_listing(value: dict[str, Any], lines: bytes) -> TableListing:

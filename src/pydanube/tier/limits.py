@@ -16,13 +16,14 @@ OBJECT_BYTES_MAX = 500 * MIB  # of a segment, so that one call of object storage
 GATHERED_ROWS = GROUP_ROWS  # of batches that become rows in one step
 GATHERED_BYTES = 16 * MIB  # the same, unpacked; a single batch may exceed it
 BATCH_BYTES_TARGET = 1 * MIB  # of a batch built from rows
-FOOTERS_KEPT_BYTES = 16 * MIB  # of recently read segments; a footer is a few KiB
-GROUPS_KEPT_BYTES = 128 * MIB  # of rows read recently or ahead: four readers, each with its row group and the next
+FOOTER_CACHE_BYTES = 16 * MIB  # of recently read segments; a footer is a few KiB
+GROUP_CACHE_BYTES = 128 * MIB  # of rows read recently or ahead: four readers, each with its row group and the next
 READ_BYTES_MAX = 32 * MIB  # of one answer; a single batch may exceed it
 
 # -- between processes -----------------------------------------------------------------------------------------------
 CHUNK_BYTES = 1 * MIB  # sent in one turn of the loop, about half a millisecond
 FRAME_BYTES_MAX = 4 * MIB  # a piece, or a call that describes thousands of segments
+FRAMES_WAITING_BYTES = 2 * MIB  # received but not taken: beyond it, nothing more is read from the other process
 WINDOW_BYTES = 8 * MIB  # of batches in transit to a process, for each write
 WRITES_AT_ONCE = 2
 READS_AT_ONCE = 4

@@ -10,16 +10,14 @@ import asyncio
 import json
 import logging
 import sys
-from asyncio import Future, Task
+from asyncio import Future, Semaphore, Task
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused
-from pydanube.ports.segments import Segments
+from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused, TierBusy
 from pydanube.stream.delta_table import Folded, TableListing
 from pydanube.stream.segments import Segment, SegmentPlan
-from pydanube.tier.call_limit import CallLimit
 from pydanube.tier.frames import (
     FrameKind,
     Packing,
@@ -49,12 +47,31 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 
-OPENER = "pydanube.tier.worker:open_place"
+OPENER = "pydanube.tier.worker:open_objects"
 
 
-def open_segments(scheme: str, options: Mapping[str, str], shown: str) -> Segments:
-    """The cold tier at a location from `parse_objects_url`. No process is started before the first call."""
-    return SegmentProcesses(scheme, options, shown)
+class CallLimit:
+    """Limits how many calls run at a time and how many may wait; refuses further calls."""
+
+    def __init__(self, at_once: int, waiting_max: int) -> None:
+        self._free = Semaphore(at_once)
+        self._waiting_max = waiting_max
+        self.waiting = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Waits for a turn. `TierBusy` if too many are already waiting."""
+        if self._free.locked() and self.waiting >= self._waiting_max:
+            raise TierBusy(f"{self.waiting} calls are waiting for the cold tier")
+        self.waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.waiting -= 1
+        try:
+            yield
+        finally:
+            self._free.release()
 
 
 class SegmentProcess:
@@ -257,39 +274,16 @@ async def _send_batches(worker: WorkerProcess, call: Call, batches: AsyncIterato
 
 
 class SegmentProcesses:
-    """`Segments` in two processes: one writes objects, the other reads them."""
+    """`Segments` in two processes: one writes objects, the other reads them. They are started by the first call."""
 
     def __init__(self, scheme: str, options: Mapping[str, str], shown: str, *, opener: str = OPENER) -> None:
         self._writer = SegmentProcess(scheme, options, shown, opener=opener)
         # Objects in memory belong to one process.
         self._reader = self._writer if scheme == "memory" else SegmentProcess(scheme, options, shown, opener=opener)
-
-    async def write(self, key: str, plan: SegmentPlan, stream: str, batches: AsyncIterator[Batch]) -> Segment:
-        return await self._writer.write(key, plan, stream, batches)
-
-    async def merge(self, key: str, plan: SegmentPlan, stream: str, sources: Sequence[tuple[str, Segment]]) -> Segment:
-        return await self._writer.merge(key, plan, stream, sources)
-
-    async def verify(self, key: str, segment: Segment) -> None:
-        await self._writer.verify(key, segment)
-
-    async def read(self, key: str, segment: Segment, offset: int, bytes_max: int) -> list[Batch]:
-        return await self._reader.read(key, segment, offset, bytes_max)
-
-    async def create(self, key: str, data: bytes) -> None:
-        await self._writer.create(key, data)
-
-    async def load(self, key: str) -> bytes:
-        return await self._reader.load(key)
-
-    async def follow_table(self, listing: TableListing) -> tuple[Folded, ...]:
-        return await self._writer.follow_table(listing)
-
-    async def list(self, prefix: str) -> list[str]:
-        return await self._reader.list(prefix)
-
-    async def delete(self, key: str) -> None:
-        await self._writer.delete(key)
+        self.write, self.merge, self.verify = self._writer.write, self._writer.merge, self._writer.verify
+        self.create, self.delete = self._writer.create, self._writer.delete
+        self.follow_table = self._writer.follow_table
+        self.read, self.load, self.list = self._reader.read, self._reader.load, self._reader.list
 
     def processes(self) -> tuple[int, ...]:
         """The ids of the running processes, the writing one first."""

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pydanube.base.checksum import crc32c
 from pydanube.base.limits import KIB, MIB
-from pydanube.tier.segment_file import Footer, InvalidSegment
+from pydanube.tier.segment_file import Footer, InvalidSegment, Pieces
 
 GAP_BYTES = 256 * KIB  # columns closer than this are read in one request, because a request costs as much
 DECODED_BYTES_MAX = 512 * MIB  # of a row group; they are written with 32 MiB, or a single row
@@ -26,7 +26,7 @@ def stretches(footer: Footer, index: int, names: Sequence[str]) -> list[Stretch]
     group, found = footer.groups[index], footer.parquet.row_group(index)
     if found.total_byte_size > DECODED_BYTES_MAX:
         raise InvalidSegment(f"row group {index} claims to have {found.total_byte_size} bytes")
-    places: list[Stretch] = []
+    columns: list[Stretch] = []
     for number in range(found.num_columns):
         chunk = found.column(number)
         if chunk.path_in_schema.partition(".")[0] not in names:
@@ -35,9 +35,9 @@ def stretches(footer: Footer, index: int, names: Sequence[str]) -> list[Stretch]
         length = chunk.total_compressed_size
         if length < 1 or start < group.start or start + length > group.start + group.length:
             raise InvalidSegment(f"a column of row group {index} is outside of it")
-        places.append((start, length))
+        columns.append((start, length))
     joined: list[Stretch] = []
-    for start, length in sorted(places):
+    for start, length in sorted(columns):
         if joined and start <= sum(joined[-1]) + GAP_BYTES:
             before = joined.pop()
             start, length = before[0], max(sum(before), start + length) - before[0]
@@ -56,7 +56,7 @@ def read_columns(
     if (start, len(data)) == (group.start, group.length) and crc32c(data) != group.crc:
         raise InvalidSegment(f"row group {index} does not match its checksum")
     try:
-        source = pa.PythonFile(_Pieces(pieces), mode="r")
+        source = pa.PythonFile(Pieces(pieces), mode="r")
         checked = {"page_checksum_verification": True, "pre_buffer": False}
         with pq.ParquetFile(source, metadata=footer.parquet, **checked) as file:
             table = file.read_row_group(index, columns=list(names), use_threads=False)
@@ -66,32 +66,3 @@ def read_columns(
     if rows is None or len(rows) != group.rows or rows.column("offset")[0].as_py() != group.first:
         raise InvalidSegment(f"row group {index} does not have the rows that it claims")
     return rows
-
-
-class _Pieces:
-    """A file of which only some parts are available."""
-
-    closed = False
-
-    def __init__(self, pieces: Sequence[tuple[int, bytes]]) -> None:
-        self._pieces = pieces
-        self._at = 0
-
-    def seek(self, at: int, whence: int = 0) -> int:
-        start, data = self._pieces[-1]
-        self._at = at if whence == 0 else start + len(data) + at
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, length: int = -1) -> memoryview:
-        for start, data in self._pieces:
-            begin = self._at - start
-            if begin >= 0 and 0 <= length <= len(data) - begin:
-                self._at += length
-                return memoryview(data)[begin : begin + length]
-        raise OSError("outside of what was read")
-
-    def close(self) -> None:
-        self.closed = True

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pydanube.base.errors import BatchInvalid
 from pydanube.wire.arrow import record_schema
-from pydanube.wire.arrow_views import Flags, Integers, bitmap
+from pydanube.wire.arrow_views import Flags, Integers, bitmap, spans
 from pydanube.wire.batch import Batch
 from pydanube.wire.columns import WIDTHS, Column, ColumnKind, Section, StringBuffers, kind_of
 from pydanube.wire.decode import decode_constant
@@ -40,6 +40,21 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def row_bytes(rows: pa.RecordBatch) -> Integers:
+    """The bytes of each row's key, payload and attributes, plus 8 for each attribute, which may be empty."""
+    total: Integers = np.zeros(len(rows), np.int64)
+    for name in ("key", "payload"):
+        if name in rows.schema.names:
+            total += np.diff(spans(rows.column(name)))
+    attributes = rows.column("attributes") if "attributes" in rows.schema.names else None
+    if attributes is not None and attributes.null_count < len(attributes):
+        entries = spans(attributes)
+        total += 8 * np.diff(entries)
+        for texts in (attributes.keys, attributes.items):
+            total += np.diff(spans(texts)[entries])
+    return total
 
 
 class _Gathering:
@@ -105,14 +120,14 @@ class _Gathering:
             if where is None and headers is None:
                 valid[at:end] = 0
             elif where is None:
-                values[at:end] = headers[index]  # type: ignore[index]  # said in the line above
+                values[at:end] = headers[index]  # type: ignore[index]  # the line above excludes None
             elif where.kind == ColumnKind.CONSTANT:
                 values[at:end] = decode_constant(section, where)
             else:
                 values[at:end] = np.frombuffer(section.buffer, f"<i{width}", section.count, where.values)
                 valid[at:end] = _flags(section, where.validity)
             at = end
-        values *= valid  # 0 where there is none
+        values *= valid  # 0 where there is no value
         return _integers(record_schema().field(column.name.lower()).type, values, valid)
 
     # -- columns of bytes and maps ---------------------------------------------------------------------------------
@@ -146,7 +161,7 @@ class _Gathering:
         return _without_hidden(array, np.diff(offsets), valid)
 
     def _valid(self, sections: Sequence[Section], validities: Sequence[int | None]) -> Flags | None:
-        """Which rows have a value: none in a batch without the column, all in one without a bitmap."""
+        """Which rows have a value: none in a batch without the column, all in a batch without a bitmap."""
         if all(validity == -1 for validity in validities):
             return None
         valid: Flags = np.zeros(self._rows, np.uint8)

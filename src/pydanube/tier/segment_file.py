@@ -7,6 +7,7 @@ metadata, and the footer one in a block of 16 bytes before it. The format is in 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
@@ -23,8 +24,7 @@ from pydanube.stream.segments import Segment, SegmentPlan, folder_of
 from pydanube.tier.cutting import check_rows
 from pydanube.tier.digest import RowDigest
 from pydanube.tier.limits import FOOTER_BYTES_MAX, GROUP_BYTES, GROUP_ROWS
-from pydanube.tier.rows import joined
-from pydanube.tier.views import row_bytes
+from pydanube.tier.rows import joined, row_bytes
 from pydanube.wire.arrow import record_schema
 from pydanube.wire.arrow_views import integers
 
@@ -33,7 +33,7 @@ ZSTD_LEVEL = 1
 
 _MAGIC = b"PAR1"
 _TAIL = Struct("<I4s")  # length of the footer, and Parquet's magic
-_CHECK = Struct("<8sII")  # our block before the footer: mark, CRC32C of all that follows it, 0
+_CHECK = Struct("<8sII")  # Danube's check block before the footer: a mark, the CRC32C of all that follows it, and 0
 _CHECK_MARK = b"DANUBE\r\n"
 _TIMES = ("publish_time", "append_time", "event_time", "delivery_time")
 _DICTIONARIES = ("key", "producer", "schema_id", "schema_version", "epoch", "attributes.key_value.key")
@@ -288,7 +288,7 @@ def read_group(footer: Footer, index: int, data: bytes) -> pa.RecordBatch:
     if len(data) != group.length or crc32c(data) != group.crc:
         raise InvalidSegment(f"row group {index} does not match its checksum")
     try:
-        source = pa.PythonFile(_Part(data, group.start), mode="r")
+        source = pa.PythonFile(Pieces([(group.start, data)]), mode="r")
         with pq.ParquetFile(source, metadata=footer.parquet, page_checksum_verification=True) as file:
             table = file.read_row_group(index, use_threads=False)
         rows = joined(table.replace_schema_metadata(None).cast(record_schema()).to_batches() or [_no_rows()])
@@ -303,29 +303,30 @@ def _no_rows() -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=record_schema())
 
 
-class _Part:
-    """A file of which only one part is available."""
+class Pieces:
+    """A file of which only some parts are available, each with its start."""
 
     closed = False
 
-    def __init__(self, data: bytes, start: int) -> None:
-        self._data = data
-        self._start = start
+    def __init__(self, pieces: Sequence[tuple[int, bytes]]) -> None:
+        self._pieces = pieces
         self._at = 0
 
     def seek(self, at: int, whence: int = 0) -> int:
-        self._at = at if whence == 0 else self._start + len(self._data) + at
+        start, data = self._pieces[-1]
+        self._at = at if whence == 0 else start + len(data) + at
         return self._at
 
     def tell(self) -> int:
         return self._at
 
-    def read(self, length: int = -1) -> bytes:
-        start = self._at - self._start
-        if start < 0 or length < 0 or start + length > len(self._data):
-            raise OSError("outside of the row group")
-        self._at += length
-        return self._data[start : start + length]
+    def read(self, length: int = -1) -> memoryview:
+        for start, data in self._pieces:
+            begin = self._at - start
+            if begin >= 0 and 0 <= length <= len(data) - begin:
+                self._at += length
+                return memoryview(data)[begin : begin + length]
+        raise OSError("outside of what was read")
 
     def close(self) -> None:
         self.closed = True
@@ -344,8 +345,8 @@ class SegmentScan:
 
     def parts(self) -> list[tuple[int, int]]:
         """Start and length of the parts for `take`, in order: one row group each, the first with what precedes it."""
-        places = [(group.start, group.length) for group in self.footer.groups]
-        return [(0, sum(places[0])), *places[1:]]
+        groups = [(group.start, group.length) for group in self.footer.groups]
+        return [(0, sum(groups[0])), *groups[1:]]
 
     def take(self, data: bytes) -> pa.RecordBatch:
         """The rows of the next part. They count only once `finish` has succeeded."""

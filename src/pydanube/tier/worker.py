@@ -27,6 +27,7 @@ from pydanube.ports.objects import Objects
 from pydanube.stream.delta_table import Folded, TableListing
 from pydanube.tier.frames import (
     BatchReader,
+    Buffer,
     Frame,
     FrameKind,
     FrameStream,
@@ -62,11 +63,11 @@ def give_back_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def open_place(scheme: str, options: dict[str, str], shown: str) -> Objects:
-    from pydanube.adapters.objects_url import ObjectsPlace
+def open_objects(scheme: str, options: dict[str, str], shown: str) -> Objects:
+    from pydanube.adapters.objects_url import ObjectsLocation
     from pydanube.adapters.opendal_objects import OpendalObjects
 
-    return OpendalObjects(ObjectsPlace(scheme, options, shown))
+    return OpendalObjects(ObjectsLocation(scheme, options, shown))
 
 
 class Incoming:
@@ -75,11 +76,11 @@ class Incoming:
     def __init__(self, credit: Callable[[int], None]) -> None:
         self._credit = credit
         self._reader = BatchReader()
-        self._queue: Queue[Batch | bytes | None] = Queue()  # bounded by credit
+        self._queue: Queue[Batch | Buffer | None] = Queue()  # bounded by credit
         self._waiting = 0  # bytes in the queue
         self._owed = 0  # bytes that arrived and were not credited yet
 
-    def came(self, piece: bytes, *, batches: bool) -> None:
+    def came(self, piece: Buffer, *, batches: bool) -> None:
         self._owed += len(piece)
         if batches:
             for stamp, content in self._reader.feed(piece):
@@ -102,7 +103,7 @@ class Incoming:
     async def data(self) -> bytes:
         found = bytearray()
         while (piece := await self._queue.get()) is not None:
-            assert isinstance(piece, bytes)
+            assert isinstance(piece, Buffer)
             self._taken(len(piece))
             found += piece
             if len(found) > SMALL_OBJECT_BYTES_MAX:
@@ -261,20 +262,20 @@ def _open(hello: dict[str, Any]) -> Any:
         from pydanube.tier.direct import DirectSegments
 
         pyarrow.set_cpu_count(1)
-        opened = getattr(import_module(module), name)(hello["scheme"], hello["options"], hello["shown"])
+        objects = getattr(import_module(module), name)(hello["scheme"], hello["options"], hello["shown"])
     except ImportError as error:
         raise ObjectsRefused(f"{error.name} is not installed: pip install 'pydanube[objects]'") from None
     tables = _Tables(hello["scheme"], hello["options"], hello["shown"])
-    return DirectSegments(opened, ThreadOffload(), follow_table=tables.follow)
+    return DirectSegments(objects, ThreadOffload(), follow_table=tables.follow)
 
 
 class _Tables:
     """Tables at this location, in a thread of their own, because their library blocks on object storage."""
 
     def __init__(self, scheme: str, options: dict[str, str], shown: str) -> None:
-        from pydanube.adapters.objects_url import ObjectsPlace
+        from pydanube.adapters.objects_url import ObjectsLocation
 
-        self._place = ObjectsPlace(scheme, options, shown)
+        self._location = ObjectsLocation(scheme, options, shown)
         self._offload = ThreadOffload(1)
 
     async def follow(self, listing: TableListing) -> tuple[Folded, ...]:
@@ -283,14 +284,14 @@ class _Tables:
     def _follow(self, listing: TableListing) -> tuple[Folded, ...]:
         from pydanube.adapters.objects_url import delta_options
 
-        found = delta_options(self._place)
+        found = delta_options(self._location)
         if found is None:
-            raise ObjectsRefused(f"tables cannot be created at {self._place.shown}")
+            raise ObjectsRefused(f"tables cannot be created at {self._location.shown}")
         try:
             from pydanube.tier.delta import DeltaTables
         except ImportError as error:
             raise ObjectsRefused(f"{error.name} is not installed: pip install 'pydanube[delta]'") from None
-        return DeltaTables(*found, self._place.secrets()).follow(listing)
+        return DeltaTables(*found, self._location.secrets()).follow(listing)
 
 
 class _LinkLog(logging.Handler):
@@ -312,8 +313,7 @@ class _LinkLog(logging.Handler):
 
 
 async def _serve(end: socket.socket) -> None:
-    reader, writer = await asyncio.open_connection(sock=end, limit=CHUNK_BYTES)
-    link = FrameStream(reader, writer)
+    link = await FrameStream.over(end)
     logging.getLogger().addHandler(_LinkLog(link, asyncio.get_running_loop()))
     with contextlib.suppress(StreamBroken):
         await Server(link).run()

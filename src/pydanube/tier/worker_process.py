@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydanube.base.errors import DanubeError, ObjectsFailed
-from pydanube.tier.frames import BatchReader, Frame, FrameKind, FrameStream, StreamBroken, to_error
-from pydanube.tier.limits import CHUNK_BYTES, CLOSE_SECONDS, START_SECONDS, WINDOW_BYTES
+from pydanube.tier.frames import BatchReader, Buffer, Frame, FrameKind, FrameStream, StreamBroken, to_error
+from pydanube.tier.limits import CLOSE_SECONDS, START_SECONDS, WINDOW_BYTES
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Call:
         self._flying -= size
         self._news.set()
 
-    def came(self, piece: bytes) -> None:
+    def came(self, piece: Buffer) -> None:
         if self._reader is None:
             self.data += piece
         else:
@@ -126,8 +126,7 @@ class WorkerProcess:
             except OSError as error:
                 ours.close()
                 raise ObjectsFailed(f"a process of the cold tier cannot be started: {error}") from None
-        reader, writer = await asyncio.open_connection(sock=ours, limit=CHUNK_BYTES)
-        worker = cls(process, FrameStream(reader, writer))
+        worker = cls(process, await FrameStream.over(ours))
         try:
             async with asyncio.timeout(START_SECONDS):
                 await worker._greet(hello)
@@ -214,5 +213,4 @@ class WorkerProcess:
 
     @property
     def code(self) -> int | None:
-        """Its exit code."""
         return self._process.returncode

@@ -1,1 +1,1 @@
-"""Sans-IO core of what a topic remembers besides messages: cursors, producers, subscriptions, and jobs' writes."""
+"""Sans-IO core of what a topic remembers besides messages: cursors, producers, subscriptions, and writes of jobs."""

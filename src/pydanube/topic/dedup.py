@@ -32,13 +32,7 @@ from pydanube.base.limits import (
     PRODUCERS_MAX,
     SECOND,
 )
-from pydanube.topic.records import (
-    ProducerAttached,
-    ProducersForgotten,
-    ProducersReleased,
-    ProducerState,
-    name_bytes,
-)
+from pydanube.topic.records import ProducerAttached, ProducersForgotten, ProducersReleased, ProducerState, name_bytes
 
 NO_PRODUCER = 0  # in a batch header: the batch is not deduplicated
 
@@ -72,7 +66,7 @@ FRESH = Fresh()
 
 
 @dataclass(slots=True)
-class Producer:
+class KnownProducer:
     """One producer name. Its window has the last batches, which follow each other without gaps."""
 
     id: int
@@ -85,7 +79,7 @@ class Producer:
     firsts: array[int] = field(default_factory=lambda: array("q"))  # first sequence of each batch
     bases: array[int] = field(default_factory=lambda: array("q"))  # base offset of each batch
     left_below: int = 0  # all batches that left the window have base offsets below this
-    temporary: bool = False  # its name was made up for it, so nothing is remembered when it leaves
+    temporary: bool = False  # its name was generated, so it is forgotten when it leaves
 
     @property
     def last_sequence(self) -> int | None:
@@ -153,26 +147,26 @@ class ProducerTable:
     """All producers of a (partition of a) topic that asked for deduplication."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
-        self._names: dict[str, Producer] = {}
-        self.temporary: dict[int, Producer] = {}  # those of them whose names were made up
+        self._producers: dict[int, KnownProducer] = {}
+        self._names: dict[str, KnownProducer] = {}
+        self.temporary: dict[int, KnownProducer] = {}  # those of them whose names were made up
         self.made = 0  # ids assigned so far; none is used again
         self.forgotten = 0
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def get(self, producer: int) -> Producer:
+    def get(self, producer: int) -> KnownProducer:
         found = self._producers.get(producer)
         if found is None:
             raise ProducerUnknown(f"producer {producer}")
         return found
 
-    def find(self, name: str) -> Producer | None:
+    def find(self, name: str) -> KnownProducer | None:
         return self._names.get(name)
 
     def has(self, producer: int, epoch: int) -> bool:
-        """Whether that session is the latest of its producer."""
+        """Whether that session is the latest one of its producer."""
         known = self._producers.get(producer)
         return known is not None and known.epoch == epoch
 
@@ -278,7 +272,7 @@ class ProducerTable:
             if isinstance(record, ProducersForgotten):
                 self.forgotten += len(record.producers)
         else:
-            loaded = Producer(record.producer, record.name, record.epoch, record.time, record.doubtful)
+            loaded = KnownProducer(record.producer, record.name, record.epoch, record.time, record.doubtful)
             loaded.start, loaded.next_sequence = record.start, record.next_sequence
             loaded.firsts.extend(record.firsts)
             loaded.bases.extend(record.bases)
@@ -296,7 +290,7 @@ class ProducerTable:
         known = self._names.get(record.name)
         if known is None:
             doubtful = self.forgotten > 0 and not record.fresh and not record.temporary
-            made = Producer(record.producer, record.name, record.epoch, record.time, doubtful)
+            made = KnownProducer(record.producer, record.name, record.epoch, record.time, doubtful)
             made.temporary = record.temporary
             self._insert(made)
             self.made = max(self.made, record.producer)
@@ -310,7 +304,7 @@ class ProducerTable:
             known.temporary = False
             self.temporary.pop(known.id, None)
 
-    def _insert(self, producer: Producer) -> None:
+    def _insert(self, producer: KnownProducer) -> None:
         if producer.id in self._producers or producer.name in self._names:
             raise StateInvalid(f"producer {producer.id}, {producer.name!r}, already exists")
         self._producers[producer.id] = self._names[producer.name] = producer

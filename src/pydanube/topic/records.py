@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from itertools import chain
 from operator import le, lt
 from struct import Struct, error, pack, unpack_from
@@ -19,6 +20,7 @@ from pydanube.base.limits import (
     ACK_RANGES_MAX,
     CURSOR_CHUNK_OFFSETS,
     DEDUP_WINDOW_BATCHES,
+    FILLED_MAX,
     NAME_BYTES_MAX,
     OFFSET_MAX,
     PRODUCERS_FORGOTTEN_MAX,
@@ -99,8 +101,8 @@ class ProducerAttached(NamedTuple):
     name: str
     epoch: int
     time: int
-    fresh: bool = False  # its user vouches that nothing it sends was sent before
-    temporary: bool = False  # its name was made up for it, and is not used again after it has left
+    fresh: bool = False  # its user promises that nothing it sends was sent before
+    temporary: bool = False  # its name was generated, and is never used again
 
 
 class ProducersForgotten(NamedTuple):
@@ -115,11 +117,33 @@ class ProducersReleased(NamedTuple):
     producers: tuple[int, ...]
 
 
+class Filling(NamedTuple):
+    """A job's rows are appended from `first` on (§44). Nothing from there on is visible before all of them are."""
+
+    sink: bytes  # the digest of its writer
+    batch: int  # the version of the decision in the metadata, which no other decision ever has
+    first: int
+    rows: int
+
+
+class Filled(NamedTuple):
+    """All rows that the last `Filling` announced are written, or an operator has given up the rest."""
+
+    sink: bytes
+    batch: int
+
+
+class FillsForgotten(NamedTuple):
+    """Writers whose last batch here need not be known any longer: no one will ask for it to be filled again."""
+
+    sinks: tuple[bytes, ...]
+
+
 class SnapshotBegin(NamedTuple):
     """The beginning of a snapshot: the whole state follows, up to `SnapshotEnd`."""
 
     version: int
-    data_offset: int  # producers are as they were after the batches below this offset
+    data_offset: int  # the state of producers after all batches below this offset
     subscriptions_made: int
     producers_made: int
     producers_forgotten: int
@@ -156,6 +180,15 @@ class ProducerState(NamedTuple):
     temporary: bool = False
 
 
+class FillState(NamedTuple):
+    """The last batch of a writer here."""
+
+    sink: bytes
+    batch: int
+    first: int  # as in `Filling`; 0 once it is filled
+    rows: int
+
+
 class SnapshotEnd(NamedTuple):
     records: int  # between begin and end
 
@@ -169,10 +202,14 @@ Record = (
     | ProducerAttached
     | ProducersForgotten
     | ProducersReleased
+    | Filling
+    | Filled
+    | FillsForgotten
     | SnapshotBegin
     | SubscriptionState
     | CursorChunks
     | ProducerState
+    | FillState
     | SnapshotEnd
 )
 
@@ -186,7 +223,10 @@ _BEGIN = Struct("<BBqqqq")
 _STATE = Struct(f"<BqBqqq{len(Cause)}qB")  # …, kind, start, floor, generation, counts, as _CREATED
 _CHUNK = Struct("<qH")  # number, bytes of its bitmap, none for a full one
 _PRODUCER = Struct("<BqqqBqqB")  # …, the numbers in order, bytes of name; then name, first and base of each batch
+_FILL = Struct("<B16sqqq")  # …, sink, batch, first, rows
+_FILLED = Struct("<B16sq")
 _END = Struct("<Bq")
+SINK_BYTES = 16
 _RANGE_BYTES = 16
 _CHUNK_BITMAP_BYTES = CURSOR_CHUNK_OFFSETS // 8
 _CHUNK_NUMBER_MAX = OFFSET_MAX // CURSOR_CHUNK_OFFSETS
@@ -247,6 +287,11 @@ def _need_floor(floor: int) -> None:
 # -- each kind ---------------------------------------------------------------------------------------------------------
 
 
+def _encode_fixed(form: Struct, kind: int, record: tuple[int | bytes, ...]) -> bytes:
+    """A record whose fields are all in its form."""
+    return form.pack(kind, *record)
+
+
 def _encode_created(kind: int, record: SubscriptionCreated) -> bytes:
     name = name_bytes(record.name)
     return _CREATED.pack(kind, record.subscription, record.kind, record.start, len(name)) + name + record.options
@@ -260,8 +305,8 @@ def _decode_created(data: bytes) -> SubscriptionCreated:
     return SubscriptionCreated(subscription, name, SubscriptionKind(kind), start, options)
 
 
-def _name_and_options(data: bytes, place: int, length: int) -> tuple[str, bytes]:
-    name, options = data[place : place + length], data[place + length :]
+def _name_and_options(data: bytes, position: int, length: int) -> tuple[str, bytes]:
+    name, options = data[position : position + length], data[position + length :]
     _need(len(name) == length, "a name is cut off")
     _need(len(options) <= SUBSCRIPTION_OPTIONS_BYTES_MAX, f"{len(options)} bytes of options")
     return _name(name), options
@@ -277,10 +322,6 @@ def _decode_changed(data: bytes) -> SubscriptionChanged:
     options = data[_SUBSCRIPTION.size :]
     _need(len(options) <= SUBSCRIPTION_OPTIONS_BYTES_MAX, f"{len(options)} bytes of options")
     return SubscriptionChanged(subscription, options)
-
-
-def _encode_deleted(kind: int, record: SubscriptionDeleted) -> bytes:
-    return _SUBSCRIPTION.pack(kind, record.subscription)
 
 
 def _decode_deleted(data: bytes) -> SubscriptionDeleted:
@@ -308,16 +349,12 @@ def _decode_acked(data: bytes) -> Acked:
     return Acked(subscription, generation, tuple(zip(firsts, lasts, strict=True)), Cause(cause))
 
 
-def _pairs(data: bytes, place: int, pairs_max: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The first and the second number of each pair from `place` to the end."""
-    pairs, rest = divmod(len(data) - place, _RANGE_BYTES)
-    _need(not rest and pairs <= pairs_max, f"{len(data) - place} bytes of pairs")
-    numbers = unpack_from(f"<{2 * pairs}q", data, place)
+def _pairs(data: bytes, position: int, pairs_max: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The first and the second number of each pair from `position` to the end."""
+    pairs, rest = divmod(len(data) - position, _RANGE_BYTES)
+    _need(not rest and pairs <= pairs_max, f"{len(data) - position} bytes of pairs")
+    numbers = unpack_from(f"<{2 * pairs}q", data, position)
     return numbers[::2], numbers[1::2]
-
-
-def _encode_moved(kind: int, record: Moved) -> bytes:
-    return _MOVED.pack(kind, *record)
 
 
 def _decode_moved(data: bytes) -> Moved:
@@ -359,10 +396,6 @@ def _producers(data: bytes) -> tuple[int, ...]:
     return producers
 
 
-def _encode_begin(kind: int, record: SnapshotBegin) -> bytes:
-    return _BEGIN.pack(kind, *record)
-
-
 def _decode_begin(data: bytes) -> SnapshotBegin:
     _need(data[1:2] == bytes([SNAPSHOT_VERSION]), "the snapshot has another version")
     begin = SnapshotBegin(*_BEGIN.unpack(data)[1:])
@@ -399,19 +432,19 @@ def _decode_chunks(data: bytes) -> CursorChunks:
     _, subscription = _SUBSCRIPTION.unpack_from(data)
     _need_numbers(subscription)
     chunks: list[tuple[int, int]] = []
-    place = _SUBSCRIPTION.size
+    position = _SUBSCRIPTION.size
     after = -1
-    while place < len(data):
-        number, size = _CHUNK.unpack_from(data, place)
-        place += _CHUNK.size
+    while position < len(data):
+        number, size = _CHUNK.unpack_from(data, position)
+        position += _CHUNK.size
         _need(after < number <= _CHUNK_NUMBER_MAX, "chunks out of order")
-        bitmap = data[place : place + size]
+        bitmap = data[position : position + size]
         _need(len(bitmap) == size <= _CHUNK_BITMAP_BYTES, "a bitmap is cut off or too long")
         _need(not size or bitmap[-1] != 0, "a bitmap with empty bytes at its end")
         bits = int.from_bytes(bitmap, "little")
         _need(bits != FULL_CHUNK, "a full bitmap is written out")
         chunks.append((number, bits if size else FULL_CHUNK))
-        place += size
+        position += size
         after = number
     _need(0 < len(chunks) <= CHUNKS_IN_RECORD_MAX, f"{len(chunks)} chunks")
     return CursorChunks(subscription, tuple(chunks))
@@ -437,8 +470,37 @@ def _decode_producer(data: bytes) -> ProducerState:
     return ProducerState(producer, _name(name), epoch, time, doubtful, start, next_sequence, firsts, bases, temporary)
 
 
-def _encode_end(kind: int, record: SnapshotEnd) -> bytes:
-    return _END.pack(kind, record.records)
+def _decode_filling(data: bytes) -> Filling:
+    _, sink, batch, first, rows = _FILL.unpack(data)
+    _need(batch > 0 and rows > 0, "a filling without a decision or rows")
+    _need_floor(first)
+    return Filling(sink, batch, first, rows)
+
+
+def _decode_filled(data: bytes) -> Filled:
+    _, sink, batch = _FILLED.unpack(data)
+    _need(batch > 0, "a filling without a decision")
+    return Filled(sink, batch)
+
+
+def _encode_fills_forgotten(kind: int, record: FillsForgotten) -> bytes:
+    return bytes([kind]) + b"".join(record.sinks)
+
+
+def _decode_fills_forgotten(data: bytes) -> FillsForgotten:
+    count, rest = divmod(len(data) - 1, SINK_BYTES)
+    _need(not rest and 0 < count <= FILLED_MAX, f"{len(data) - 1} bytes of writers")
+    sinks = tuple(data[at : at + SINK_BYTES] for at in range(1, len(data), SINK_BYTES))
+    _need(len({*sinks}) == count, "a writer is repeated")
+    return FillsForgotten(sinks)
+
+
+def _decode_fill_state(data: bytes) -> FillState:
+    _, sink, batch, first, rows = _FILL.unpack(data)
+    _need(batch > 0 and rows >= 0, "a filling without a decision")
+    _need_floor(first)
+    _need(bool(rows) or not first, "a part that is filled has a beginning")
+    return FillState(sink, batch, first, rows)
 
 
 def _decode_end(data: bytes) -> SnapshotEnd:
@@ -451,16 +513,20 @@ def _decode_end(data: bytes) -> SnapshotEnd:
 _CODECS: dict[type[Record], tuple[int, Callable[[int, Any], bytes], Callable[[bytes], Record]]] = {
     SubscriptionCreated: (1, _encode_created, _decode_created),
     SubscriptionChanged: (2, _encode_changed, _decode_changed),
-    SubscriptionDeleted: (3, _encode_deleted, _decode_deleted),
+    SubscriptionDeleted: (3, partial(_encode_fixed, _SUBSCRIPTION), _decode_deleted),
     Acked: (4, _encode_acked, _decode_acked),
-    Moved: (5, _encode_moved, _decode_moved),
+    Moved: (5, partial(_encode_fixed, _MOVED), _decode_moved),
     ProducerAttached: (6, _encode_attached, _decode_attached),
     ProducersForgotten: (7, _encode_producers, _decode_forgotten),
     ProducersReleased: (8, _encode_producers, _decode_released),
-    SnapshotBegin: (16, _encode_begin, _decode_begin),
+    Filling: (9, partial(_encode_fixed, _FILL), _decode_filling),
+    Filled: (10, partial(_encode_fixed, _FILLED), _decode_filled),
+    FillsForgotten: (11, _encode_fills_forgotten, _decode_fills_forgotten),
+    SnapshotBegin: (16, partial(_encode_fixed, _BEGIN), _decode_begin),
     SubscriptionState: (17, _encode_state, _decode_state),
     CursorChunks: (18, _encode_chunks, _decode_chunks),
     ProducerState: (19, _encode_producer, _decode_producer),
-    SnapshotEnd: (20, _encode_end, _decode_end),
+    SnapshotEnd: (20, partial(_encode_fixed, _END), _decode_end),
+    FillState: (21, partial(_encode_fixed, _FILL), _decode_fill_state),
 }
 _DECODERS = {kind: decoder for kind, _, decoder in _CODECS.values()}

@@ -1,7 +1,7 @@
-"""Where the input of a batch ends, in the words of an engine: whether two ends are equal, and whether a new query reads
-again what another one has read. Pure.
+"""Where the input of a batch ends, as an engine describes it: whether two ends are equal, and whether a new query reads
+again what another one has read.
 
-Danube's own source also says where its query began. For other sources, only the ends can be compared.
+Pure. Danube's own source also says where its query began. For other sources, only the ends can be compared.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pydanube.base.limits import SINK_SOURCE_BYTES_MAX
 DIGEST = "sha256:"  # replaces an end that is too long to store, and can still be compared
 SHOWN_CHARACTERS = 120
 NOTHING = "-"  # the end of a source that has not read anything yet
-Place = tuple[int, int]  # a topic's id, and a partition
+Partition = tuple[int, int]  # a topic's id, and a partition
 
 
 class _Topics(NamedTuple):
     """An end of Danube's own source."""
 
-    ends: dict[Place, int]
-    begins: dict[Place, int] | None  # None if they are missing, as in versions before the field `began`
+    ends: dict[Partition, int]
+    begins: dict[Partition, int] | None  # None if they are missing, as in versions before the field `began`
 
 
 def bounded(source: str) -> str:
@@ -55,13 +55,13 @@ def reads_again(new: str, old: str) -> bool:
     ours, theirs = [_topics(each) for each in here], [_topics(each) for each in there]
     if any(each is not None and each.begins is None for each in ours):
         return _no_further([_without_begins(each) for each in here], [_without_begins(each) for each in there])
-    ends: dict[Place, int] = {}
+    ends: dict[Partition, int] = {}
     for each in theirs:
-        for place, end in each.ends.items() if each is not None else ():
-            ends[place] = max(end, ends.get(place, 0))
+        for partition, end in each.ends.items() if each is not None else ():
+            ends[partition] = max(end, ends.get(partition, 0))
     for each in ours:
         begins = each.begins if each is not None else None
-        if any(begin < ends.get(place, 0) for place, begin in (begins or {}).items()):
+        if any(begin < ends.get(partition, 0) for partition, begin in (begins or {}).items()):
             return True
     return _no_further(
         [None if topics is not None else each for each, topics in zip(here, ours, strict=True)],
@@ -80,8 +80,8 @@ def _topics(item: Any) -> _Topics | None:
     """The end of Danube's own source; None if `item` is that of another source."""
     if not isinstance(item, dict):
         return None
-    ends: dict[Place, int] = {}
-    begins: dict[Place, int] | None = {}
+    ends: dict[Partition, int] = {}
+    begins: dict[Partition, int] | None = {}
     for found in item.values():
         if not isinstance(found, dict) or type(found.get("id")) is not int:
             return None

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydanube.base.errors import MetadataDamaged, RequestInvalid, SinkConflict
 from pydanube.base.limits import (
@@ -39,7 +39,7 @@ class Once(Enum):
 
     STREAM = "stream"  # a query's checkpoint: each run continues where the last one stopped, or repeats its last batch
     VERSION = "version"  # by an application's own rising versions: a lower one is done
-    PLAIN = "plain"  # not at all: each write stands alone
+    PLAIN = "plain"  # batches are not numbered; each write is independent
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +62,31 @@ class SinkKey:
         return hashlib.sha256(json.dumps([self.query, self.target, self.name]).encode()).hexdigest()[:32]
 
 
-class Request(NamedTuple):
+class SinkRequest(NamedTuple):
     """A request to commit a batch. The message at offset `decision` names what was staged for it."""
 
     once: Once
     run: str
     batch: int
-    source: str  # where its input ends, in the words of the engine; "" if not known
+    source: str  # where its input ends, as the engine describes it; "" if unknown
     decision: int
 
 
 class Part(NamedTuple):
-    """The rows of a batch for one topic or partition. No one else writes from `offset` on until they are written."""
+    """How many rows of a batch are for one topic or partition. Its owner decides at which offsets."""
 
-    place: str
+    partition: str
     topic: int  # its id: a topic that was deleted and created again gets nothing
-    offset: int
     rows: int
+    first: int | None = None  # where they begin, in decisions of versions that named it
+
+    @classmethod
+    def decode(cls, found: list[Any]) -> Part:
+        if len(found) == 4:  # from a version that decided where the rows begin
+            partition, topic, first, rows = found
+            return cls(str(partition), int(topic), int(rows), int(first))
+        partition, topic, rows = found
+        return cls(str(partition), int(topic), int(rows))
 
 
 class Repeat(NamedTuple):
@@ -113,7 +121,7 @@ class SinkRecord:
             return self.decision
         return next((each.decision for each in self.repeats if each.run == run), None)
 
-    def repeated(self, request: Request) -> SinkRecord:
+    def repeated(self, request: SinkRequest) -> SinkRecord:
         """The record with a run that was answered `done`: a second, different write by that run is a conflict."""
         if request.once is not Once.STREAM or self.decision_of(request.run) is not None:
             return self
@@ -131,7 +139,7 @@ class SinkRecord:
             "source": self.source,
             "decision": self.decision,
             "committed": self.committed,
-            "parts": self.parts,
+            "parts": [(each.partition, each.topic, each.rows) for each in self.parts],
             "topic": self.topic,
             "repeats": self.repeats,
             "time": self.time,
@@ -150,10 +158,7 @@ class SinkRecord:
                 found["source"],
                 int(found["decision"]),
                 bool(found["committed"]),
-                tuple(
-                    Part(str(place), int(topic), int(offset), int(rows))
-                    for place, topic, offset, rows in found["parts"]
-                ),
+                tuple(map(Part.decode, found["parts"])),
                 None if found.get("topic") is None else int(found["topic"]),
                 tuple(Repeat(str(run), int(decision)) for run, decision in found.get("repeats", ())),
                 int(found.get("time", 0)),
@@ -167,12 +172,12 @@ def overdue(records: Iterable[SinkRecord], now: int, coming: int = 1) -> list[Si
     known = list(records)
     finished = sorted((each for each in known if each.committed), key=lambda each: each.time)
     beyond = len(known) + coming - SINKS_MAX
-    ages = (SINK_KEPT_SECONDS_MIN if place < beyond else SINK_KEPT_SECONDS for place in range(len(finished)))
+    ages = (SINK_KEPT_SECONDS_MIN if rank < beyond else SINK_KEPT_SECONDS for rank in range(len(finished)))
     return [each for each, age in zip(finished, ages, strict=True) if each.time < now - age * SECOND]
 
 
 def judge(
-    record: SinkRecord | None, request: Request, others: Iterable[SinkRecord] = (), *, query: str = "a query"
+    record: SinkRecord | None, request: SinkRequest, others: Iterable[SinkRecord] = (), *, query: str = "a query"
 ) -> Verdict:
     """Whether the batch is new or done; `SinkConflict` if neither. `others` are writers with this target and name."""
     if record is None:
@@ -205,7 +210,7 @@ def judge(
     return Verdict.DONE
 
 
-def _begins_anew(query: str, request: Request, other: SinkRecord) -> str:
+def _begins_anew(query: str, request: SinkRequest, other: SinkRecord) -> str:
     """The error message, with the important part first, because long messages are cut."""
     return (
         f"query {query} (run {request.run}) starts over and reads what query {other.key.query} (run {other.run}) has "
@@ -233,14 +238,16 @@ def read_decision(payload: bytes | None) -> dict[str, list[Ref]]:
     """The refs of every topic or partition, in the order of writing; `RequestInvalid` if it is not a decision."""
     try:
         found = json.loads(payload or b"")
-        parts = {str(place): [Ref(*map(_offset, ref)) for ref in refs] for place, refs in found["parts"].items()}
+        parts = {
+            str(partition): [Ref(*map(_offset, ref)) for ref in refs] for partition, refs in found["parts"].items()
+        }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RequestInvalid(f"that message is not a decision: {error!r}") from None
     if len(parts) > SINK_PARTS_MAX or sum(map(len, parts.values())) > SINK_REFS_MAX:
         raise RequestInvalid(f"a batch must have at most {SINK_PARTS_MAX} partitions and {SINK_REFS_MAX} refs")
     if any(ref.first > ref.last for refs in parts.values() for ref in refs):
         raise RequestInvalid("a ref ends before it begins")
-    return {place: refs for place, refs in parts.items() if refs}
+    return {partition: refs for partition, refs in parts.items() if refs}
 
 
 def _offset(value: object) -> int:

@@ -1,4 +1,5 @@
-"""What a topic remembers besides its messages: subscriptions with their cursors, and producers. Decide, log, replay.
+"""What a topic remembers besides its messages: subscriptions with their cursors, producers, and what jobs have written.
+Decide, log, replay.
 
 `decide_*` only reads and returns the record to log; `replay` is the only writer, at run time and at a restart. What may
 be deleted follows from what the host has reported as durable, never from memory alone.
@@ -6,12 +7,11 @@ be deleted follows from what the host has reported as durable, never from memory
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydanube.base.errors import (
-    AckInvalid,
     AcksScattered,
     StateInvalid,
     SubscriptionExists,
@@ -20,14 +20,19 @@ from pydanube.base.errors import (
     TooManySubscriptions,
 )
 from pydanube.base.limits import SUBSCRIPTION_OPTIONS_BYTES_MAX, SUBSCRIPTIONS_MAX
-from pydanube.topic.cursor import Cursor, Range
+from pydanube.topic.cursor import Cursor
 from pydanube.topic.dedup import ProducerTable
+from pydanube.topic.fills import Fills
 from pydanube.topic.records import (
     CHUNKS_IN_RECORD_MAX,
     SNAPSHOT_VERSION,
     Acked,
     Cause,
     CursorChunks,
+    Filled,
+    Filling,
+    FillsForgotten,
+    FillState,
     Moved,
     ProducerAttached,
     ProducersForgotten,
@@ -44,6 +49,7 @@ from pydanube.topic.records import (
     name_bytes,
 )
 
+_SnapshotPart = SubscriptionState | CursorChunks | ProducerState | FillState
 IDS_SKIPPED = 1 << 16  # after damage: more ids than the records of one group can have assigned
 
 
@@ -66,10 +72,11 @@ class TopicState:
         self._names: dict[str, Subscription] = {}
         self._made = 0  # subscription ids assigned so far; none is used again
         self.producers = ProducerTable()
+        self.fills = Fills()
         self._durable_floors: dict[int, int] = {}  # including subscriptions whose deletion is not durable yet
         self._snapshot_offset = 0  # data offset of the last durable snapshot
         self._loading: _Loading | None = None
-        self.patched = False  # records are missing, so those that depend on them are skipped
+        self.patched = False  # records are missing: those that depend on them are skipped
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._subscriptions.values())
@@ -109,21 +116,6 @@ class TopicState:
     def decide_delete(self, subscription: int) -> SubscriptionDeleted:
         return SubscriptionDeleted(self.get(subscription).id)
 
-    def decide_ack(
-        self, subscription: int, generation: int, ranges: Sequence[Range], end: int, cause: Cause = Cause.ACKED
-    ) -> Acked | None:
-        """See `Cursor.decide_ack`. An ack of a delivery from before the last seek is accepted and ignored: None."""
-        cursor = self.get(subscription).cursor
-        if generation != cursor.generation:
-            if generation > cursor.generation:
-                raise AckInvalid(f"subscription {subscription} is at generation {cursor.generation}, not {generation}")
-            return None
-        return cursor.decide_ack(ranges, end, cause)
-
-    def decide_move(self, subscription: int, floor: int, end: int, cause: Cause) -> Moved | None:
-        """See `Cursor.decide_move`."""
-        return self.get(subscription).cursor.decide_move(floor, end, cause)
-
     # -- replaying -----------------------------------------------------------------------------------------------------
 
     def replay(self, record: Record) -> None:
@@ -139,7 +131,7 @@ class TopicState:
 
     def _replay_what_fits(self, record: Record) -> None:
         """Replays after a gap. Ids that may have been assigned in the gap are never used again."""
-        if isinstance(record, SubscriptionState | CursorChunks | ProducerState):
+        if isinstance(record, _SnapshotPart):
             self._loading = self._loading or _Loading(SnapshotBegin(SNAPSHOT_VERSION, 0, 0, 0, 0))
         elif isinstance(record, SnapshotEnd | SnapshotBegin):
             self._end_snapshot(whole=isinstance(record, SnapshotEnd))
@@ -158,7 +150,7 @@ class TopicState:
         if isinstance(record, SnapshotBegin):
             self._give_up_loading()
             self._loading = _Loading(record)
-        elif isinstance(record, SubscriptionState | CursorChunks | ProducerState | SnapshotEnd):
+        elif isinstance(record, _SnapshotPart | SnapshotEnd):
             self._replay_snapshot(record)
         elif self._loading is not None:
             self._loading.later.append(record)
@@ -182,7 +174,10 @@ class TopicState:
         | Moved
         | ProducerAttached
         | ProducersForgotten
-        | ProducersReleased,
+        | ProducersReleased
+        | Filling
+        | Filled
+        | FillsForgotten,
     ) -> None:
         match record:
             case SubscriptionCreated(subscription, name, kind, start, options):
@@ -202,8 +197,10 @@ class TopicState:
                 self._durable_floors[known.id] = min(self._durable_floors[known.id], known.cursor.floor)
             case ProducerAttached() | ProducersForgotten() | ProducersReleased():
                 self.producers.replay(record)
+            case Filling() | Filled() | FillsForgotten():
+                self.fills.replay(record)
 
-    def _replay_snapshot(self, record: SubscriptionState | CursorChunks | ProducerState | SnapshotEnd) -> None:
+    def _replay_snapshot(self, record: _SnapshotPart | SnapshotEnd) -> None:
         loading = self._loading
         if loading is None:
             raise StateInvalid("a part of a snapshot is separated from its beginning")
@@ -214,7 +211,7 @@ class TopicState:
             raise StateInvalid(f"a snapshot of {record.records} records has {loading.records}")
         loaded = loading.state
         self._subscriptions, self._names, self._made = loaded._subscriptions, loaded._names, loaded._made
-        self.producers = loaded.producers
+        self.producers, self.fills = loaded.producers, loaded.fills
         self._durable_floors, self._snapshot_offset = loaded._durable_floors, loaded._snapshot_offset
         self._give_up_loading()
 
@@ -240,7 +237,7 @@ class TopicState:
         """
         begin = SnapshotBegin(SNAPSHOT_VERSION, data_offset, self._made, self.producers.made, self.producers.forgotten)
         cursors = [(_state_of(known), known.cursor.above.chunks()) for known in self._subscriptions.values()]
-        return _records(begin, cursors, self.producers.snapshot(data_offset))
+        return _records(begin, cursors, [*self.producers.snapshot(data_offset), *self.fills.snapshot()])
 
     # -- what is durable -----------------------------------------------------------------------------------------------
 
@@ -271,16 +268,22 @@ class TopicState:
         if self.patched:
             self._made += IDS_SKIPPED
             self.producers.made += IDS_SKIPPED
-            self.producers.forgotten += 1  # some may be lost: producers must vouch that they repeat nothing
+            self.producers.forgotten += 1  # some may be lost: producers must promise that they repeat nothing
         self._durable_floors = {known.id: known.cursor.floor for known in self}
+        self.fills.durable(self.fills.ended)
 
     def deletable_before(self) -> int | None:
         """The durable floor of the slowest subscription, which needs nothing below it. None without subscriptions."""
         return min(self._durable_floors.values(), default=None)
 
-    def needed_from(self) -> int | None:
+    def producers_from(self) -> int | None:
         """The first offset whose batch header a restart reads again to know its producers; None without any."""
         return self._snapshot_offset if len(self.producers) else None
+
+    def needed_from(self) -> int | None:
+        """The first offset that a restart reads again to know the state; None if it needs no message."""
+        needed = (self.producers_from(), self.fills.needed_from)
+        return min((each for each in needed if each is not None), default=None)
 
 
 def _state_of(known: Subscription) -> SubscriptionState:
@@ -291,9 +294,11 @@ def _state_of(known: Subscription) -> SubscriptionState:
 
 
 def _records(
-    begin: SnapshotBegin, cursors: list[tuple[SubscriptionState, dict[int, int]]], producers: list[ProducerState]
+    begin: SnapshotBegin,
+    cursors: list[tuple[SubscriptionState, dict[int, int]]],
+    others: list[ProducerState | FillState],
 ) -> Iterator[Record]:
-    count = len(producers)
+    count = len(others)
     yield begin
     for state, bitmaps in cursors:
         yield state
@@ -301,7 +306,7 @@ def _records(
         for at in range(0, len(chunks), CHUNKS_IN_RECORD_MAX):
             yield CursorChunks(state.subscription, tuple(chunks[at : at + CHUNKS_IN_RECORD_MAX]))
         count += 1 - (-len(chunks) // CHUNKS_IN_RECORD_MAX)
-    yield from producers
+    yield from others
     yield SnapshotEnd(count)
 
 
@@ -317,7 +322,7 @@ class _Loading:
         self.state.producers.made = begin.producers_made
         self.state.producers.forgotten = begin.producers_forgotten
 
-    def add(self, record: SubscriptionState | CursorChunks | ProducerState) -> None:
+    def add(self, record: _SnapshotPart) -> None:
         self.records += 1
         if isinstance(record, SubscriptionState):
             cursor = Cursor(record.subscription, record.floor, record.generation)
@@ -338,6 +343,8 @@ class _Loading:
                 cursor.above.load_chunk(number, bits)
             if cursor.above.count_below(cursor.floor + 1):
                 raise StateInvalid(f"a bitmap of subscription {record.subscription} reaches down to its floor")
+        elif isinstance(record, FillState):
+            self.state.fills.replay(record)
         else:
             self.state.producers.replay(record)
 

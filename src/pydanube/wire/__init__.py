@@ -1,1 +1,1 @@
-"""Sans-IO formats: the batch, the native protocol, HTTP/1 and HTTP/2. Bytes in, values out; no socket is used here."""
+"""Sans-IO formats: the batch, the native and the peer protocol, HTTP/1, HTTP/2. Bytes in, values out; no sockets."""

@@ -38,7 +38,6 @@ class Fixed:
         self._valid = flags(array)
         if self._valid is not None:
             self._values = self._values * self._valid.astype(f"<i{width}")
-        self._width = width
 
     def parts(self, start: int, end: int) -> Parts:
         kind, parts = _kind(self._valid, start, end)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from pydanube.base.errors import DanubeError, ProtocolError
+from pydanube.base.errors import DanubeError, ProtocolError, RequestInvalid
 from pydanube.base.fields import Fields
 from pydanube.base.limits import (
     ADDRESS_BYTES_MAX,
@@ -21,6 +21,7 @@ from pydanube.base.limits import (
     REQUEST_VALUES_MAX,
     VERB_BYTES_MAX,
 )
+from pydanube.base.wording import encodable
 from pydanube.wire.frames import Buffer, Frame, FrameKind, encode_frame, fault_of, sender_of
 from pydanube.wire.objects import MalformedBody, Object, read_object, write_object
 
@@ -29,6 +30,8 @@ _U32_MAX = (1 << 32) - 1
 _TIME_MAX = (1 << 63) - 1
 _CODE_BYTES_MAX = 64
 _BLAMES = ("caller", "server", "environment")
+_REASON = ("code", "message", "blame", "retriable", "help")  # why a request failed, or a channel was closed
+_Reason = tuple[str, str, str, bool, str]
 
 
 class Hello(NamedTuple):
@@ -44,9 +47,7 @@ class Hello(NamedTuple):
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
-        _check_bare(frame)
-        found = _fields_of(frame)
-        version = _version_in(found)
+        found, version = _greeting_in(frame)
         return cls(
             found.text("client", least=1, most=NAME_BYTES_MAX),
             found.texts("features", FEATURES_MAX, FEATURE_BYTES_MAX),
@@ -81,9 +82,7 @@ class Welcome(NamedTuple):
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
-        _check_bare(frame)
-        found = _fields_of(frame)
-        version = _version_in(found)
+        found, version = _greeting_in(frame)
         return cls(
             found.text("broker", least=1, most=NAME_BYTES_MAX),
             found.whole("frame_bytes_max", FRAME_BYTES_MIN, _U32_MAX),
@@ -133,7 +132,11 @@ class Request(NamedTuple):
     def encode(self) -> list[Buffer]:
         if "verb" in self.fields:
             raise ProtocolError("REQUEST: a field must not be named 'verb'")
-        return _control(FrameKind.REQUEST, 0, self.request, {"verb": self.verb, **self.fields})
+        try:
+            body = write_object({"verb": self.verb, **self.fields}, REQUEST_VALUES_MAX)
+        except MalformedBody as error:
+            raise RequestInvalid(f"the request: {error}") from None
+        return encode_frame(FrameKind.REQUEST, 0, self.request, body)
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
@@ -174,17 +177,11 @@ class Error(NamedTuple):
 
     @classmethod
     def of(cls, error: DanubeError, channel: int = 0, request: int = 0) -> Self:
-        return cls(channel, request, error.code, _message_of(error), error.blame, error.retriable, error.help)
+        return cls(channel, request, *_reason_of(error))
 
     def encode(self) -> list[Buffer]:
-        body = {
-            "code": self.code,
-            "message": self.message,
-            "blame": self.blame,
-            "retriable": self.retriable,
-            "help": self.help,
-        }
-        return _control(FrameKind.ERROR, self.channel, self.request, body)
+        channel, request, *reason = self
+        return _control(FrameKind.ERROR, channel, request, dict(zip(_REASON, reason, strict=True)))
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
@@ -203,17 +200,11 @@ class Closed(NamedTuple):
 
     @classmethod
     def of(cls, error: DanubeError, channel: int = 0) -> Self:
-        return cls(channel, error.code, _message_of(error), error.blame, error.retriable, error.help)
+        return cls(channel, *_reason_of(error))
 
     def encode(self) -> list[Buffer]:
-        body = {
-            "code": self.code,
-            "message": self.message,
-            "blame": self.blame,
-            "retriable": self.retriable,
-            "help": self.help,
-        }
-        return _control(FrameKind.CLOSED, self.channel, 0, body)
+        channel, *reason = self
+        return _control(FrameKind.CLOSED, channel, 0, dict(zip(_REASON, reason, strict=True)))
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
@@ -237,12 +228,6 @@ def _check_connection(frame: Frame) -> None:
         raise MalformedBody(f"it must be on channel 0, not {frame.channel}")
 
 
-def _check_bare(frame: Frame) -> None:
-    _check_connection(frame)
-    if frame.request:
-        raise MalformedBody("it must not have a request number")
-
-
 def _check_empty(frame: Frame) -> None:
     _check_connection(frame)
     if frame.body:
@@ -253,20 +238,26 @@ def _fields_of(frame: Frame) -> Fields:
     return Fields(MalformedBody, read_object(frame.body))
 
 
-def _version_in(found: Fields) -> int:
-    """Checked before all other fields, which may differ in another version."""
+def _greeting_in(frame: Frame) -> tuple[Fields, int]:
+    """The fields, and the version, which is checked before the other fields: they may differ in another version."""
+    _check_connection(frame)
+    if frame.request:
+        raise MalformedBody("it must not have a request number")
+    found = _fields_of(frame)
     version = found.whole("version", 1, _U32_MAX)
     if version != VERSION:
         raise MalformedBody(f"protocol version {version} is not supported; this side speaks {VERSION}")
-    return version
+    return found, version
 
 
-def _message_of(error: DanubeError) -> str:
-    """Shortened, so that an error always fits into a frame, and without lone surrogates, so that it can be encoded."""
-    return str(error)[:ERROR_MESSAGE_CHARACTERS_MAX].encode("utf-8", "replace").decode("utf-8")
+def _reason_of(error: DanubeError) -> _Reason:
+    """The message is shortened, so that it always fits into a frame, and has no lone surrogates, so that it can be
+    encoded."""
+    message = encodable(str(error)[:ERROR_MESSAGE_CHARACTERS_MAX])
+    return error.code, message, error.blame, error.retriable, error.help
 
 
-def _reason_in(frame: Frame) -> tuple[str, str, str, bool, str]:
+def _reason_in(frame: Frame) -> _Reason:
     found = _fields_of(frame)
     return (
         found.text("code", least=1, most=_CODE_BYTES_MAX),

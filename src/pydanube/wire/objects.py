@@ -26,7 +26,8 @@ class MalformedBody(ValueError):
     """A body or one of its fields violates the protocol; the caller turns this into a `ProtocolError`."""
 
 
-def _whole(digits: str) -> int:
+def whole_number(digits: str) -> int:
+    """The number, if it has at most 64 bits."""
     if len(digits) > _DIGITS_MAX or not NUMBER_MIN <= (number := int(digits)) <= NUMBER_MAX:
         raise MalformedBody("a number has more than 64 bits")
     return number
@@ -51,7 +52,7 @@ def _members(pairs: list[tuple[str, Any]]) -> Object:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_members, parse_int=_whole, parse_float=_fraction, parse_constant=_constant
+    object_pairs_hook=_members, parse_int=whole_number, parse_float=_fraction, parse_constant=_constant
 )
 _PLAIN_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_float=_fraction, parse_constant=_constant)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -86,8 +87,8 @@ def read_object(body: bytes, bytes_max: int = CONTROL_BYTES_MAX, values_max: int
     return value
 
 
-def write_object(value: Object) -> bytes:
-    """The JSON of a value, as `read_object` reads it."""
+def write_object(value: Object, values_max: int | None = None) -> bytes:
+    """The JSON of a value. What `read_object` would refuse is refused here too."""
     try:
         text = _ENCODER.encode(value)
         body = text.encode("utf-8")
@@ -95,7 +96,9 @@ def write_object(value: Object) -> bytes:
         raise MalformedBody(f"cannot be written as JSON: {error}") from None
     if len(body) > CONTROL_BYTES_MAX:
         raise MalformedBody(f"the JSON has {len(body)} bytes; the maximum is {CONTROL_BYTES_MAX}")
-    _check_shape(text)
+    _check_shape(text, values_max)
+    if _LONG.search(text):
+        _DECODER.decode(text)  # refuses numbers with more than 64 bits
     return body
 
 

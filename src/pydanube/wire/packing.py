@@ -100,7 +100,7 @@ def _lz4_front(packed: bytes, size: int) -> bytes:
 def _lz4_length(packed: bytes, at: int, length: int) -> tuple[int, int]:
     """Reads a length of four bits that continues in further bytes while they are 255; returns it and where it ends.
 
-    A length beyond any front is not read to its end.
+    Stops reading once the length exceeds the largest valid one.
     """
     if length == 15:
         end = at

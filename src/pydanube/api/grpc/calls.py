@@ -30,21 +30,17 @@ class Method(NamedTuple):
 class Call:
     """One stream of a connection. Whatever is sent on it after its end is ignored."""
 
-    __slots__ = ("begun", "connection", "ended", "kept", "stream", "task", "timer")
+    __slots__ = ("begun", "connection", "ended", "kept", "session", "stream", "task", "timer")
 
     def __init__(self, connection: GrpcConnection, stream: int) -> None:
         self.connection = connection
         self.stream = stream
+        self.session: Session  # of its caller, before it is run
         self.timer: TimerHandle | None = None  # of its deadline
         self.task: Task[None] | None = None
         self.ended: Callable[[bool], None] | None = None  # called when the client is gone; true if the client ended it
         self.begun = False  # whether its first headers were sent
         self.kept = False  # whether its connection keeps it: it has a deadline, a task or a stream of answers
-
-    @property
-    def session(self) -> Session:
-        """The session of its caller."""
-        return self.connection.session
 
     def reply(self, message: bytes) -> None:
         """Sends the only message of the answer, and ends the call."""
@@ -79,5 +75,5 @@ class Call:
         self.connection.touch()
 
     def room(self) -> int:
-        """How many more bytes may be sent now. If it is 0, register in `connection.woken` to be called later."""
+        """How many more bytes may be sent now. If it is 0, register in `connection.woken` for a call later."""
         return self.connection.core.room(self.stream)

@@ -1,7 +1,7 @@
-"""One HTTP/2 connection of the listener: events of the core in, calls of services, their answers out.
+"""One HTTP/2 connection of the listener: passes events of the core to services, and sends their answers.
 
-It only decides when a call is over. What it holds is bounded, for a slow reader by the core and for a fast writer by
-the intake: a peer that does not read, or sends more than is being written, is not read from.
+The only thing it decides is when a call is over. Its memory is bounded, for a slow reader by the core and for a fast
+writer by the intake: a peer that does not read, or sends more than is being written, is not read from.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import asyncio
 import logging
 from asyncio import Future, TimerHandle, Transport
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydanube.access.principals import ANONYMOUS
+from pydanube.access.principals import ANONYMOUS, Principal
 from pydanube.api.grpc.calls import Call, Method
+from pydanube.api.grpc.face import GrpcFace
 from pydanube.api.grpc.field_count import has_too_many_fields
 from pydanube.api.grpc.messages import DecodeError
 from pydanube.api.listening.buffers import coalesced
 from pydanube.api.listening.face import Summary
+from pydanube.api.listening.failures import error_of
 from pydanube.api.listening.peer import peer_of
 from pydanube.api.listening.turns import Worker
 from pydanube.base.errors import (
@@ -28,6 +30,7 @@ from pydanube.base.errors import (
     GrpcEncodingUnknown,
     HttpBusy,
     HttpTooSlow,
+    NotServed,
     RequestInvalid,
 )
 from pydanube.base.errors.root import GrpcStatus
@@ -41,7 +44,7 @@ from pydanube.base.limits import (
     HTTP2_WORK_AT_ONCE,
     SECOND,
 )
-from pydanube.broker.door.session import Origin
+from pydanube.broker.door.session import Origin, Session
 from pydanube.wire.http2.connection import ServerConnection
 from pydanube.wire.http2.events import ConnectionEnded, DataReceived, Event, RequestReceived, StreamReset
 from pydanube.wire.http2.fields import Head
@@ -92,21 +95,21 @@ class GrpcConnection(Worker):
         self.services = services
         self.names = names  # of the services at the address that the client connected to
         self.draining = False  # the client was told that the connection will end
-        self.farewells: dict[int, bytes] = {}  # by stream: what is sent before it ends with the connection
+        self.farewells: dict[int, bytes] = {}  # what a stream is sent before it ends with the connection, by stream
         self.core = ServerConnection()
         self.heard = True  # whether bytes have arrived since the last check
         self.writable = True
         self.closed = False
-        self.sends: dict[int, Sends] = {}  # of one read, by producer
-        self.acks: dict[SubscriptionHandle, Acks] = {}  # of one read, by subscription
-        self.subscriptions: dict[tuple[str, str], SubscriptionHandle] = {}  # that it has sent acks to, by their names
-        self.producers: dict[int, GrpcProducer] = {}  # opened or used on it
-        self.consumers: dict[int, GrpcConsumer] = {}  # that receive on it, or have subscribed on it
+        self.sends: dict[GrpcProducer, Sends] = {}  # messages of the current read
+        self.acks: dict[SubscriptionHandle, Acks] = {}  # acks of the current read, by subscription
+        self.subscriptions: dict[tuple[str, str], SubscriptionHandle] = {}  # those it has acked to, by topic and name
+        self.producers: dict[tuple[Principal, int], GrpcProducer] = {}  # opened or used on it, by their keys
+        self.consumers: dict[tuple[Principal, int], GrpcConsumer] = {}  # those that receive on it, or subscribed on it
         self.woken: dict[int, Callable[[], None]] = {}  # by stream: called when there is room again
-        self._sweep_at = SWEPT_MIN  # subscriptions
+        self._sweep_at = SWEPT_MIN  # number of subscriptions
         self._methods = methods
         self._transport = transport
-        self.session = services.door.session(ANONYMOUS, Origin("grpc", peer_of(transport)))
+        self._session = services.door.session(ANONYMOUS, Origin(GrpcFace.name, peer_of(transport)))
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}  # those with a deadline, a task or a stream of answers
         self._incoming: dict[int, _Incoming] = {}
@@ -118,7 +121,7 @@ class GrpcConnection(Worker):
         self._came = b""  # bytes that were not examined yet
         self._behind: list[Callable[[], None]] = []
 
-    greeted = True  # its preface says what it wants
+    greeted = True  # the preface says which protocol it is
 
     @property
     def waiting(self) -> bool:
@@ -134,7 +137,7 @@ class GrpcConnection(Worker):
             self._read_or_not()
         else:
             self._came = data
-            self.work()
+        self.work(len(data))
 
     def _read(self, data: bytes, work: int) -> None:
         for event in self.core.receive(data, int(self._loop.time() * SECOND), work):
@@ -232,7 +235,7 @@ class GrpcConnection(Worker):
             self._flush()
 
     def stop(self, error: DanubeError) -> None:
-        """Says goodbye and ends its streams, so that the client asks again; what is being answered has a moment."""
+        """Says goodbye and ends its streams, so that clients reconnect; calls in progress have a moment to finish."""
         if self.closed:
             return
         self.draining = True
@@ -241,12 +244,12 @@ class GrpcConnection(Worker):
             if call.begun:
                 if call.stream in self.farewells:
                     call.send(self.farewells[call.stream])
-                call.finish(GrpcStatus.UNAVAILABLE, str(error))
+                call.fail(error)
         self._flush()
         self._loop.call_later(GRPC_GOODBYE_SECONDS, self._transport.close)
 
     def too_slow(self, seconds: float) -> None:
-        """Never: its preface is its greeting."""
+        """Never called: the preface is all that is waited for."""
 
     def summary(self) -> Summary:
         return Summary("", len(self.producers), len(self.consumers))
@@ -263,10 +266,9 @@ class GrpcConnection(Worker):
         self.acks.clear()
         self.subscriptions.clear()
 
-    # -- what it acknowledges to ---------------------------------------------------------------------------------------
-
     def remember(self, names: tuple[str, str], handle: SubscriptionHandle) -> None:
-        """For its next acks. Those whose topic is gone would keep it in memory, so they are swept out now and then."""
+        """Remembers a subscription for later acks. Handles of topics that are gone are removed now and then, to free
+        memory."""
         known = self.subscriptions
         if len(known) >= self._sweep_at:
             known = self.subscriptions = {name: each for name, each in known.items() if each.served}
@@ -309,13 +311,12 @@ class GrpcConnection(Worker):
             self._declined[stream] = head.method == b"HEAD"
             self._decline(stream, len(data), ended)
             return
-        method = self._methods.get(head.path)
-        if method is None:
-            path = head.path[:200].decode("ascii", "replace")
-            self.refuse_call(stream, GrpcStatus.UNIMPLEMENTED, f"Unknown method {path}.")
-            return
         call = Call(self, stream)
         try:
+            method = self._methods.get(head.path)
+            if method is None:
+                raise NotServed(f"unknown method {head.path[:200].decode('ascii', 'replace')}")
+            call.session = self._session_of(head)
             if head.fields.get(b"grpc-encoding", _IDENTITY) != _IDENTITY:
                 raise GrpcEncodingUnknown("compressed messages are not supported")
             if b"grpc-timeout" in head.fields:
@@ -327,6 +328,10 @@ class GrpcConnection(Worker):
                 self._feed(incoming, data, ended)
         except Exception as error:
             self._failed(call, error)
+
+    def _session_of(self, head: Head) -> Session:
+        """The session of the caller of one call. Calls have no credentials yet: it is that of the connection."""
+        return self._session
 
     def _feed(self, incoming: _Incoming, data: bytes, ended: bool) -> None:
         call, reader, streams_in = incoming.call, incoming.reader, incoming.method.streams_in
@@ -362,10 +367,10 @@ class GrpcConnection(Worker):
             self.core.send_data(stream, NOT_GRPC_TEXT, end=True)
 
     def _run_each(self, incoming: _Incoming) -> bool:
-        """Serves a few messages, while their answers have room. The rest waits, and its client can send at most one
-        more window.
+        """Serves a few messages while their answers have room; later messages wait, and flow control limits them to a
+        window.
 
-        False if it waits for room.
+        Returns False if it waits for room.
         """
         call, messages = incoming.call, incoming.messages
         done, few = 0, GRPC_MESSAGES_AT_ONCE
@@ -432,10 +437,11 @@ class GrpcConnection(Worker):
         await self.turns.begin()
         call.reply((await method.run(call, request)).SerializeToString())
 
-    def spawn(self, call: Call, work: Awaitable[None]) -> None:
+    def spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         """Starts work that a call waits for; a failure becomes its answer."""
         self._keep(call)
         call.task = self._loop.create_task(self._guard(call, work))
+        call.task.add_done_callback(lambda _: work.close())  # it may have been given up before it began
 
     async def _guard(self, call: Call, work: Awaitable[None]) -> None:
         try:
@@ -444,11 +450,7 @@ class GrpcConnection(Worker):
             self._failed(call, error)
 
     def _failed(self, call: Call, error: Exception) -> None:
-        if isinstance(error, DanubeError):
-            call.fail(error)
-        else:
-            log.error("a call failed: %s", error, exc_info=error)
-            call.finish(GrpcStatus.INTERNAL, f"The broker failed: {type(error).__name__}.")
+        call.fail(error_of(error))
 
     def _limit(self, call: Call, head: Head) -> None:
         timeout = timeout_of(head)

@@ -14,16 +14,18 @@ from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pydanube.access.principals import SYSTEM, Principal
+from pydanube.access.principals import Principal
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.encoding import Encoder
-from pydanube.api.grpc.memory import KnownConsumer, Memory
+from pydanube.api.grpc.ids import consumer_id
 from pydanube.api.grpc.messages import Messages
+from pydanube.api.listening.failures import error_of
 from pydanube.base.errors import (
     BatchUnreadable,
     ConsumerNotFound,
     DanubeError,
     GrpcMessageTooLarge,
+    GrpcPeerForgotten,
     LimitReached,
     NotAllowed,
     PartitionMissing,
@@ -32,7 +34,6 @@ from pydanube.base.errors import (
     TopicClosed,
     TopicNotFound,
 )
-from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.limits import (
     CHANNELS_MAX,
     GRPC_CLOSE_SECONDS,
@@ -44,11 +45,11 @@ from pydanube.base.limits import (
 )
 from pydanube.base.names import parse_topic
 from pydanube.base.ranges import ranges_of
-from pydanube.broker.door.session import Origin
 from pydanube.broker.door.values import (
     AckVerdict,
     ConsumerHandle,
     Delivery,
+    KnownConsumer,
     SubscriptionHandle,
     Timing,
     takes_long_to_decode,
@@ -57,7 +58,7 @@ from pydanube.topic.records import SubscriptionKind, name_bytes
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
-    from pydanube.api.grpc.services import GrpcServices
+    from pydanube.ports.offload import Offload
 
 log = logging.getLogger(__name__)
 PERMITS_AT_FIRST = 16  # before the size of the messages is known
@@ -74,10 +75,13 @@ NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 
 class GrpcConsumer:
-    """The sink of a consumer. It is given more only while its stream accepts it."""
+    """The sink of a consumer. It gets more messages only while its stream accepts them."""
 
-    def __init__(self, service: ConsumerService, known: KnownConsumer, connection: GrpcConnection) -> None:
+    def __init__(
+        self, service: ConsumerService, known: KnownConsumer, principal: Principal, connection: GrpcConnection
+    ) -> None:
         self.known = known
+        self.key = principal, known.id
         self.handle: ConsumerHandle | None = None  # set once the subscription has it
         self.connection = connection
         self.call: Call | None = None  # its stream
@@ -211,7 +215,7 @@ class GrpcConsumer:
         if handle.reliable and not handle.held:
             self.call = None
             self._service.detach(self)
-            call.finish(GrpcStatus.DATA_LOSS, f"{error} ({error.help})")
+            call.fail(error)
 
     def closed(self, error: DanubeError) -> None:
         """Health checks answer CLOSE from now on. After the client has asked, its stream ends, and it subscribes again.
@@ -295,24 +299,24 @@ class Acks:
         done.add_done_callback(self._logged)
 
     def _logged(self, done: Future[None]) -> None:
-        error = TopicClosed("the broker is stopping") if done.cancelled() else done.exception()
+        failure = TopicClosed("the broker is stopping") if done.cancelled() else done.exception()
+        error = None if failure is None else error_of(failure)
         for call, request_id in self.calls:
             if error is None:
                 call.reply(danube.AckResponse(request_id=request_id).SerializeToString())
             else:
-                call.fail(error if isinstance(error, DanubeError) else DanubeError("the broker failed"))
+                call.fail(error)
 
 
 class ConsumerService:
     name = "danube.ConsumerService"
 
-    def __init__(self, services: GrpcServices) -> None:
+    def __init__(self, offload: Offload, url: str) -> None:
         self.consumers: dict[tuple[Principal, int], GrpcConsumer] = {}  # that are in their subscriptions
-        self.offload = services.door.offload
-        # Of subscriptions that were sought: the generation, and the end of what was handed out in it.
+        self.offload = offload
+        # By subscription that was sought: its generation, and the end of what was handed out in it.
         self.handed_out: WeakKeyDictionary[object, tuple[int, int]] = WeakKeyDictionary()
-        self._services = services
-        self._memory = Memory(services.door.session(SYSTEM, Origin("grpc")).notes(), self._connected)
+        self._url = url  # where clients reach the broker
 
     def _connected(self) -> Container[int]:
         return {number for _, number in self.consumers}
@@ -326,16 +330,15 @@ class ConsumerService:
         kind = KINDS.get(request.subscription_type)
         if kind is None:
             raise RequestInvalid(f"unknown subscription type {request.subscription_type}")
-        known = KnownConsumer(
-            request.topic_name, request.subscription, request.consumer_name, kind, tuple(request.key_filters)
-        )
-        await self._attach(known, call.connection, create=True)
-        await self._memory.remember(known)
+        names = request.topic_name, request.subscription, request.consumer_name
+        known = KnownConsumer(consumer_id(*names), *names, kind, tuple(request.key_filters))
+        await self._attach(known, call, create=True)
+        await call.session.remember_consumer(known, self._connected)
         return danube.ConsumerResponse(request_id=request.request_id, consumer_id=known.id, consumer_name=known.name)
 
-    async def _attach(self, known: KnownConsumer, connection: GrpcConnection, *, create: bool) -> GrpcConsumer:
+    async def _attach(self, known: KnownConsumer, call: Call, *, create: bool) -> GrpcConsumer:
         """Adds a consumer to its subscription; it replaces another one of its name."""
-        session = connection.session
+        session, connection = call.session, call.connection
         try:
             found = await session.find_subscription(known.topic, known.subscription)
         except PartitionMissing as error:
@@ -343,12 +346,12 @@ class ConsumerService:
         kind = known.kind if found is None else found.kind
         if len(connection.consumers) >= CHANNELS_MAX:
             raise LimitReached(f"{CHANNELS_MAX} consumers are already open on this connection")
-        key = session.principal, known.id
+        consumer = GrpcConsumer(self, known, session.principal, connection)
+        key = consumer.key
         before = self.consumers.get(key)
         if before is not None:
             before.end()
             self.detach(before)
-        consumer = GrpcConsumer(self, known, connection)
         handle = await session.open_consumer(
             known.topic,
             known.subscription,
@@ -361,29 +364,27 @@ class ConsumerService:
             pending=True,
             timing=Timing.CHOSEN,
         )
-        consumer.begin(handle, self._services.url)
+        consumer.begin(handle, self._url)
         quicker = self.consumers.get(key)
         if quicker is not None:
             quicker.end()
             self.detach(quicker)
-        self.consumers[key] = connection.consumers[known.id] = consumer
+        self.consumers[key] = connection.consumers[key] = consumer
         if connection.closed:
             self.detach(consumer)
         return consumer
 
     def detach(self, consumer: GrpcConsumer) -> None:
         """Removes a consumer from its subscription: its messages are delivered again."""
-        connection, number = consumer.connection, consumer.known.id
-        if connection.consumers.get(number) is consumer:
-            del connection.consumers[number]
-        if self.consumers.get(key := (connection.session.principal, number)) is consumer:
-            del self.consumers[key]
+        for each in (consumer.connection.consumers, self.consumers):
+            if each.get(consumer.key) is consumer:
+                del each[consumer.key]
         handle, consumer.handle = consumer.handle, None
         if handle is not None:
             handle.close(crashed=False)
 
     def receive_messages(self, call: Call, request: Any) -> None:
-        consumer = call.connection.consumers.get(request.consumer_id)
+        consumer = call.connection.consumers.get((call.session.principal, request.consumer_id))
         if consumer is not None and consumer.call is None:
             consumer.stream(call)
         else:
@@ -391,19 +392,17 @@ class ConsumerService:
 
     async def _go_on(self, call: Call, number: int) -> None:
         """Resumes a consumer with a new stream, or after a restart."""
-        known = self._memory.find(number)
+        known: KnownConsumer | None = None
         try:
+            known = call.session.known_consumer(number)
             if known is None:
                 raise ConsumerNotFound(f"consumer {number} does not exist")
-            consumer = await self._attach(known, call.connection, create=False)
+            consumer = await self._attach(known, call, create=False)
         except DanubeError as error:
             if known is not None and isinstance(error, SubscriptionNotFound | TopicNotFound):
-                await self._memory.forget(number)
+                await call.session.forget_consumer(known)
             await asyncio.sleep(GRPC_REFUSAL_SECONDS)
-            if isinstance(error, NotAllowed):
-                call.fail(error)
-            else:
-                call.finish(GrpcStatus.UNAVAILABLE, f"{error}: subscribe again.")
+            call.fail(error if isinstance(error, NotAllowed) else GrpcPeerForgotten(str(error)))
             return
         consumer.stream(call)
 
@@ -422,7 +421,7 @@ class ConsumerService:
             self._ack(call, request, handle)
 
     async def _ack_later(self, call: Call, request: Any) -> None:
-        """All that came in one read share the handle that the first of them got, and are logged together."""
+        """All acks from one read share the handle that the first of them got, and are logged together."""
         self._ack(call, request, self._known(call, request) or await self._find(call, request))
 
     def _ack(self, call: Call, request: Any, handle: SubscriptionHandle) -> None:
@@ -447,11 +446,11 @@ class ConsumerService:
         return danube.NackResponse(request_id=request.request_id)
 
     def _known(self, call: Call, request: Any) -> SubscriptionHandle | None:
-        """The subscription, if the connection has sent acks to it before and is still allowed to."""
+        """The subscription, if the caller has sent acks to it before on this connection, and is still allowed to."""
         if not request.HasField("msg_id"):
             raise RequestInvalid("an ack or nack needs a msg_id")
         found = call.connection.subscriptions.get((request.msg_id.topic_name, request.subscription_name))
-        return found if found is not None and found.served else None
+        return found if found is not None and found.served and found.principal == call.session.principal else None
 
     async def _find(self, call: Call, request: Any) -> SubscriptionHandle:
         names = request.msg_id.topic_name, request.subscription_name

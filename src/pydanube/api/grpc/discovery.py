@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import TopicNotFound
 from pydanube.base.names import parse_topic
-
-if TYPE_CHECKING:
-    from pydanube.api.grpc.services import GrpcServices
 
 danube = Messages("danube")
 CONNECT = 1
@@ -19,16 +16,15 @@ CONNECT = 1
 class DiscoveryService:
     name = "danube.Discovery"
 
-    def __init__(self, services: GrpcServices) -> None:
-        self._services = services
+    def __init__(self, url: str) -> None:
+        self._url = url  # where clients reach the broker
 
     async def topic_lookup(self, call: Call, request: Any) -> Any:
         """Every topic is served here. `TopicNotFound` if it does not exist, which tells clients to create it here."""
         if not await self._names(call, request.topic):
             raise TopicNotFound(f"topic {request.topic} does not exist")
-        url = self._services.url
         return danube.TopicLookupResponse(
-            request_id=request.request_id, response_type=CONNECT, connect_url=url, broker_url=url
+            request_id=request.request_id, response_type=CONNECT, connect_url=self._url, broker_url=self._url
         )
 
     async def topic_partitions(self, call: Call, request: Any) -> Any:
@@ -42,5 +38,5 @@ class DiscoveryService:
             record = await call.session.topics.lookup(topic)
         except TopicNotFound:
             return []
-        names = [str(place) for place in record.partition_names()]
+        names = [str(name) for name in record.partition_names()]
         return names if parsed.partition is None else [name for name in names if name == topic]

@@ -45,7 +45,7 @@ class _Columns:
 
 
 class Encoder:
-    """The encoder of one consumer, whose messages have much in common, which is set once."""
+    """The encoder of one consumer. Fields that its messages have in common are set only once."""
 
     def __init__(self, topic: str, broker_url: str, reliable: bool, name_of: Callable[[int], str]) -> None:
         self._topic = topic
@@ -123,7 +123,7 @@ class Encoder:
                 message.schema_version = schema_version & UINT32
 
     def _tell_origin(self, attributes: dict[str, str], name: str, number: str) -> None:
-        """Adds to a dead letter who sent it. The topic has no numbers for producers of this face."""
+        """Adds the original producer to a dead letter. The topic has no producer numbers for this face."""
         if name and attributes.get(ORIGIN_PRODUCER) == "0":
             known = _known(number) or producer_id(attributes[ORIGIN], name, reliable=True)
             attributes[ORIGIN_PRODUCER] = str(known)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydanube.api.listening.face import Sniffed, beginning
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import DanubeError
-from pydanube.broker.door.door import Door
+from pydanube.broker.door.entrance import Entrance
 from pydanube.wire.http2.frames import PREFACE
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ class LoadedLater:
     `urls` are those of clients and of operators, known once the broker listens.
     """
 
-    def __init__(self, door: Door, turns: Turns, urls: Callable[[], tuple[str, str]]) -> None:
+    def __init__(self, door: Entrance, turns: Turns, urls: Callable[[], tuple[str, str]]) -> None:
         self._door = door
         self._turns = turns
         self._urls = urls
 
     @cached_property
     def services(self) -> GrpcServices:
-        """Takes a tenth of a second the first time. A server does it before it is ready, a test only when needed."""
+        """Loads them, which takes a tenth of a second. A server does so before it is ready, a test only when needed."""
         from pydanube.api.grpc.services import GrpcServices
 
         return GrpcServices(self._door, self._turns, *self._urls())

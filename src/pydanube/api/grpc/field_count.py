@@ -14,7 +14,7 @@ _VARINT, _SIZED = 0, 2
 
 
 def has_too_many_fields(body: bytes, most: int = GRPC_FIELDS_MAX) -> bool:
-    """Each attribute of a message is a field, each value of a list another; what is within a field does not count."""
+    """Each attribute of a message counts, and so does each value of a list; fields inside them do not count."""
     size = len(body)
     if size <= _SMALLEST_ATTRIBUTE_BYTES * most:
         return False

@@ -12,7 +12,8 @@ from pydanube.base.errors.root import GrpcStatus
 from pydanube.wire.http2.grpc import framed
 
 if TYPE_CHECKING:
-    from pydanube.api.grpc.services import GrpcServices
+    from pydanube.api.grpc.consumers import ConsumerService
+    from pydanube.api.grpc.producers import ProducerService
 
 danube = Messages("danube")
 grpc_health = Messages("grpc.health.v1")
@@ -29,15 +30,16 @@ class HealthCheckService:
 
     name = "danube.HealthCheck"
 
-    def __init__(self, services: GrpcServices) -> None:
-        self._services = services
+    def __init__(self, producers: ProducerService, consumers: ConsumerService) -> None:
+        self._producers = producers
+        self._consumers = consumers
 
     def health_check(self, call: Call, request: Any) -> None:
         call.session.ask(Action.HEALTH)
         if request.client == PRODUCER:
-            known = (call.session.principal, request.id) in self._services.producers.producers
+            known = (call.session.principal, request.id) in self._producers.producers
         elif request.client == CONSUMER:
-            known = (call.session.principal, request.id) in self._services.consumers.consumers
+            known = (call.session.principal, request.id) in self._consumers.consumers
         else:
             raise RequestInvalid(f"unknown client type {request.client}")
         stays = known and not call.connection.draining

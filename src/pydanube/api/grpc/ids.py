@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 
-NUMBER_ATTRIBUTE = "x-danube-producer-id"  # of a message whose producer's id does not follow from its name
+NUMBER_ATTRIBUTE = "x-danube-producer-id"  # for producers whose id does not follow from the name
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydanube.access.rights import Action
 from pydanube.api.grpc.calls import Call
@@ -22,16 +22,17 @@ from pydanube.base.errors import (
     SubscriptionOptionInvalid,
     TopicClosed,
 )
-from pydanube.base.limits import LISTED_MAX, MILLISECOND, TOPICS_A_TURN
+from pydanube.base.limits import MILLISECOND, TOPICS_A_TURN
 from pydanube.base.names import parse_topic
 from pydanube.broker.door.values import Policies, TopicRecord
-from pydanube.dispatch.policy import Backoff, FailurePolicy, PoisonPolicy
-
-if TYPE_CHECKING:
-    from pydanube.api.grpc.services import GrpcServices
+from pydanube.dispatch.policy import BackoffPolicy, FailurePolicy, PoisonPolicy
+from pydanube.operations.namespaces import CreateNamespace, DeleteNamespace
+from pydanube.operations.operation import read
+from pydanube.operations.subscriptions import DeleteSubscription, ListSubscriptions
+from pydanube.operations.topics import CreateTopic, DeleteTopic
 
 BROKER = "1"  # the id of the only broker
-BACKOFFS = {0: Backoff.FIXED, 1: Backoff.EXPONENTIAL}
+BACKOFFS = {0: BackoffPolicy.FIXED, 1: BackoffPolicy.EXPONENTIAL}
 POISONS = {0: PoisonPolicy.DEAD_LETTER, 1: PoisonPolicy.BLOCK, 2: PoisonPolicy.DROP}
 admin = Messages("danube_admin")
 
@@ -39,17 +40,18 @@ admin = Messages("danube_admin")
 class BrokerAdmin:
     name = "danube_admin.BrokerAdmin"
 
-    def __init__(self, services: GrpcServices) -> None:
-        self._services = services
+    def __init__(self, url: str, admin_url: str) -> None:
+        self._url = url  # where clients reach the broker
+        self._admin_url = admin_url
 
     async def list_brokers(self, call: Call, request: Any) -> Any:
-        stopping, answer = call.session.stopping(), admin.BrokerListResponse()
+        stopping, answer = call.session.broker.stopping(), admin.BrokerListResponse()
         answer.brokers.add(
             broker_id=BROKER,
-            broker_addr=self._services.url,
+            broker_addr=self._url,
             broker_role="Cluster_Leader",
-            admin_addr=self._services.admin_url,
-            metrics_addr=self._services.url,
+            admin_addr=self._admin_url,
+            metrics_addr=self._url,
             broker_status="draining" if stopping else "active",
         )
         return answer
@@ -64,7 +66,7 @@ class BrokerAdmin:
 
     async def activate_broker(self, call: Call, request: Any) -> Any:
         """The only broker is always active until it stops."""
-        stopping = call.session.stopping()
+        stopping = call.session.broker.stopping()
         if request.broker_id != BROKER:
             raise BrokerNotFound(f"broker {request.broker_id!r:.100} does not exist; the only one is {BROKER!r}")
         if stopping:
@@ -75,20 +77,14 @@ class BrokerAdmin:
 class ClusterAdmin:
     name = "danube_admin.ClusterAdmin"
 
-    def __init__(self, services: GrpcServices) -> None:
-        self._services = services
-
 
 class NamespaceAdmin:
     name = "danube_admin.NamespaceAdmin"
 
-    def __init__(self, services: GrpcServices) -> None:
-        self._services = services
-
     async def get_namespace_topics(self, call: Call, request: Any) -> Any:
         """Names without the leading slash, as clients expect them; each partition is listed as a topic."""
         records = await call.session.topics.listed(request.name)
-        names = [name.removeprefix("/") async for name, _ in _places(records)]
+        names = [name.removeprefix("/") async for name, _ in _partitions(records)]
         return admin.TopicListResponse(topics=names)
 
     async def get_namespace_policies(self, call: Call, request: Any) -> Any:
@@ -96,19 +92,16 @@ class NamespaceAdmin:
         return admin.PolicyResponse(policies=json.dumps(_policies(policies)))
 
     async def create_namespace(self, call: Call, request: Any) -> Any:
-        await call.session.namespaces.create(request.name, {})
+        await call.session.carry_out(CreateNamespace(request.name))
         return admin.NamespaceResponse(success=True)
 
     async def delete_namespace(self, call: Call, request: Any) -> Any:
-        await call.session.namespaces.delete(request.name)
+        await call.session.carry_out(DeleteNamespace(request.name))
         return admin.NamespaceResponse(success=True)
 
 
 class TopicAdmin:
     name = "danube_admin.TopicAdmin"
-
-    def __init__(self, services: GrpcServices) -> None:
-        self._services = services
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -116,6 +109,7 @@ class TopicAdmin:
         return await _topics(await call.session.topics.listed(request.name))
 
     async def list_broker_topics(self, call: Call, request: Any) -> Any:
+        call.session.ask(Action.TOPIC_LIST)
         return await _topics(await call.session.topics.listed(None) if request.broker_id == BROKER else [])
 
     async def create_topic(self, call: Call, request: Any) -> Any:
@@ -134,18 +128,19 @@ class TopicAdmin:
         if request.dispatch_strategy not in (0, 1):
             raise RequestInvalid(f"unknown dispatch strategy {request.dispatch_strategy}")
         reliable = request.dispatch_strategy == 1
-        await call.session.topics.create(name, reliable=reliable, partitions=partitions)
+        fields = {"topic": name, "reliable": reliable, "partitions": partitions}
+        await call.session.carry_out(read(CreateTopic, fields))
 
     async def delete_topic(self, call: Call, request: Any) -> Any:
         """Deletes a topic with all its partitions; a single partition cannot be deleted."""
         if parse_topic(request.name).partition is not None:
             raise RequestInvalid(f"{request.name} is a partition; delete its topic")
-        await call.session.topics.delete(request.name)
+        await call.session.carry_out(DeleteTopic(request.name))
         return admin.TopicResponse(success=True)
 
     async def describe_topic(self, call: Call, request: Any) -> Any:
-        record = await call.session.topics.lookup(request.name, action=Action.TOPIC_DESCRIBE)
         names = await _subscriptions(call, request.name)
+        record = await call.session.topics.lookup(request.name, action=Action.TOPIC_DESCRIBE)
         return admin.DescribeTopicResponse(
             name=request.name, subscriptions=names, broker_id=BROKER, delivery=_delivery(record)
         )
@@ -156,7 +151,8 @@ class TopicAdmin:
         return admin.SubscriptionListResponse(subscriptions=await _subscriptions(call, request.name))
 
     async def unsubscribe(self, call: Call, request: Any) -> Any:
-        await call.session.subscriptions.delete(request.topic, request.subscription, only_unused=True)
+        asked = DeleteSubscription(request.topic, request.subscription)
+        await call.session.subscriptions.delete(asked, only_unused=True)
         return admin.SubscriptionResponse(success=True)
 
     async def set_subscription_failure_policy(self, call: Call, request: Any) -> Any:
@@ -187,28 +183,26 @@ class TopicAdmin:
         return answer
 
 
-# -- how things are said -----------------------------------------------------------------------------------------------
-
-
 async def _subscriptions(call: Call, topic: str) -> list[str]:
     names: list[str] = []
     more = True
     while more:
-        page, more = await call.session.subscriptions.listed(topic, names[-1] if names else "", LISTED_MAX)
-        names += [each.name for each in page]
+        page = await call.session.carry_out(ListSubscriptions(topic, after=names[-1] if names else ""))
+        names += [each.subscription for each in page.subscriptions]
+        more = page.more
     return names
 
 
 async def _topics(records: list[TopicRecord]) -> Any:
     answer = admin.TopicInfoListResponse()
-    async for name, record in _places(records):
+    async for name, record in _partitions(records):
         answer.topics.add(name=name, broker_id=BROKER, delivery=_delivery(record))
     return answer
 
 
-async def _places(records: list[TopicRecord]) -> AsyncIterator[tuple[str, TopicRecord]]:
+async def _partitions(records: list[TopicRecord]) -> AsyncIterator[tuple[str, TopicRecord]]:
     """Each partition as a topic. There may be very many, so each turn of the loop handles some."""
-    names = ((str(place), record) for record in records for place in record.partition_names())
+    names = ((str(partition), record) for record in records for partition in record.partition_names())
     while some := list(islice(names, TOPICS_A_TURN)):
         for each in some:
             yield each

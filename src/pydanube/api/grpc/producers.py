@@ -14,8 +14,10 @@ from pydanube.access.principals import Principal
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.ids import NUMBER_ATTRIBUTE, producer_id
 from pydanube.api.grpc.messages import Messages
+from pydanube.api.listening.failures import error_of
 from pydanube.base.errors import (
     DanubeError,
+    GrpcPeerForgotten,
     LimitReached,
     NotServed,
     PartitionMissing,
@@ -24,7 +26,6 @@ from pydanube.base.errors import (
     TopicKindDiffers,
     TopicNotFound,
 )
-from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.keys import check_key
 from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALESCED_MESSAGES, KEY_BYTES_MAX, MILLISECOND
 from pydanube.base.names import parse_topic
@@ -35,11 +36,11 @@ from pydanube.wire.batch import Batch, build
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
-    from pydanube.api.grpc.services import GrpcServices
+    from pydanube.ports.clock import Clock
 
 UNUSED_SECONDS = 1.0  # how long a new producer stays open before its first use
 danube = Messages("danube")
-Key = tuple[Principal, int]  # whose it is, and its id
+Key = tuple[Principal, int]  # the principal and its producer id
 
 
 class GrpcProducer:
@@ -81,8 +82,8 @@ class Sends:
             self.full = True
 
     def publish(self) -> None:
-        if self.connection.sends.get(self.producer.id) is self:
-            del self.connection.sends[self.producer.id]
+        if self.connection.sends.get(self.producer) is self:
+            del self.connection.sends[self.producer]
         try:
             receipt = self.service.publish(self.producer, self.messages)
         except DanubeError as error:
@@ -105,13 +106,12 @@ class Sends:
             alone.publish()
 
     def _confirmed(self, confirmed: Future[None]) -> None:
-        error = TopicClosed("the broker is stopping") if confirmed.cancelled() else confirmed.exception()
-        if error is None:
+        failure = TopicClosed("the broker is stopping") if confirmed.cancelled() else confirmed.exception()
+        if failure is None:
             for call, message in zip(self.calls, self.messages, strict=True):
                 call.reply(response(message.request_id))
             return
-        if not isinstance(error, DanubeError):
-            error = DanubeError(f"the broker failed: {type(error).__name__}")
+        error = error_of(failure)
         for call in self.calls:
             call.fail(error)
 
@@ -119,9 +119,9 @@ class Sends:
 class ProducerService:
     name = "danube.ProducerService"
 
-    def __init__(self, services: GrpcServices) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.producers: dict[Key, GrpcProducer] = {}
-        self._services = services
+        self._clock = clock
         self._attaching: dict[Key, Task[GrpcProducer]] = {}
 
     # -- producers -----------------------------------------------------------------------------------------------------
@@ -177,15 +177,15 @@ class ProducerService:
         """Called when the topic is no longer served."""
         producer = self.producers.pop(key, None)
         for connection in () if producer is None else producer.connections:
-            connection.producers.pop(key[1], None)
+            connection.producers.pop(key, None)
 
     def _use(self, producer: GrpcProducer, connection: GrpcConnection) -> None:
-        if connection.closed:
+        if connection.closed or self.producers.get(producer.key) is not producer:  # the latter: it has ended meanwhile
             self.forget(producer, connection)
-        elif producer.id not in connection.producers:
+        elif producer.key not in connection.producers:
             if len(connection.producers) >= CHANNELS_MAX:
                 raise LimitReached(f"{CHANNELS_MAX} producers are already open on this connection")
-            connection.producers[producer.id] = producer
+            connection.producers[producer.key] = producer
             producer.connections[connection] = None
 
     def forget(self, producer: GrpcProducer, connection: GrpcConnection) -> None:
@@ -197,9 +197,10 @@ class ProducerService:
 
     def send_message(self, call: Call, request: Any) -> None:
         identity, connection = request.msg_id, call.connection
-        producer = connection.producers.get(identity.producer_id)
+        key = call.session.principal, identity.producer_id
+        producer = connection.producers.get(key)
         if producer is None:
-            producer = self.producers.get((call.session.principal, identity.producer_id))
+            producer = self.producers.get(key)
             if producer is not None and producer.topic == identity.topic_name:
                 self._use(producer, connection)
         if producer is None or producer.topic != identity.topic_name:
@@ -211,9 +212,9 @@ class ProducerService:
         if 4 * len(request.routing_key) > KEY_BYTES_MAX:  # checked before it shares a batch with others
             check_key(request.routing_key.encode())
         connection = call.connection
-        sends = connection.sends.get(producer.id)
+        sends = connection.sends.get(producer)
         if sends is None or sends.full:
-            sends = connection.sends[producer.id] = Sends(self, producer, connection)
+            sends = connection.sends[producer] = Sends(self, producer, connection)
             connection.behind(sends.publish)
         sends.add(call, request)
 
@@ -227,23 +228,20 @@ class ProducerService:
             if number == producer_id(topic, name, reliable=reliable, exclusive=exclusive):
                 call.connection.spawn(call, self._reattach(call, request, reliable, exclusive))
                 return
-        call.finish(
-            GrpcStatus.UNAVAILABLE,
-            f"Producer {number} of {topic[:300]} does not exist on this broker; create it again.",
-        )
+        call.fail(GrpcPeerForgotten(f"producer {number} of {topic[:300]} does not exist on this broker"))
 
     async def _reattach(self, call: Call, request: Any, reliable: bool, exclusive: bool) -> None:
         try:
             topic, name = request.msg_id.topic_name, request.producer_name
             producer = await self._attach(call.session, topic, name, reliable, exclusive)
         except (TopicNotFound, PartitionMissing, TopicKindDiffers) as error:  # the client must create it again
-            call.finish(GrpcStatus.UNAVAILABLE, f"{error}: create the producer again.")
+            call.fail(GrpcPeerForgotten(str(error)))
             return
         self._use(producer, call.connection)
         self._send(call, request, producer)
 
     def publish(self, producer: GrpcProducer, messages: list[Any]) -> Receipt:
-        now = self._services.door.clock.wall()
+        now = self._clock.wall()
         number = producer.id if producer.exclusive else None
         return producer.handle.publish(batch_of(messages, producer.name, now, number))
 

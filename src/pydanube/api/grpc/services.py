@@ -22,7 +22,7 @@ from pydanube.api.grpc.reflection import ReflectionService
 from pydanube.api.grpc.storage import StorageService
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import NotServed
-from pydanube.broker.door.door import Door
+from pydanube.broker.door.entrance import Entrance
 
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 _ABSENT = {  # declared, so that clients get a clear answer
@@ -32,18 +32,20 @@ _ABSENT = {  # declared, so that clients get a clear answer
 
 
 class GrpcServices:
-    """The gRPC services of one broker, created with its first HTTP/2 connection."""
+    """The gRPC services of one broker, created with its first HTTP/2 connection.
 
-    def __init__(self, door: Door, turns: Turns, url: str, admin_url: str) -> None:
+    The URLs say where clients and operators reach the broker, with a scheme, as clients of gRPC expect.
+    """
+
+    def __init__(self, door: Entrance, turns: Turns, url: str, admin_url: str) -> None:
         self.door = door
         self.turns = turns
-        self.url = url  # where clients reach the broker, with a scheme, as they expect
-        self.admin_url = admin_url
         self.held = 0  # bytes of requests that are being received, of all connections
-        self.producers = ProducerService(self)
-        self.consumers = ConsumerService(self)
-        admin = [BrokerAdmin(self), ClusterAdmin(self), NamespaceAdmin(self), TopicAdmin(self), HealthService()]
-        data = [self.producers, self.consumers, DiscoveryService(self), HealthCheckService(self), StorageService()]
+        self.producers = ProducerService(door.clock)
+        self.consumers = ConsumerService(door.offload, url)
+        admin = [BrokerAdmin(url, admin_url), ClusterAdmin(), NamespaceAdmin(), TopicAdmin(), HealthService()]
+        health = HealthCheckService(self.producers, self.consumers)
+        data = [self.producers, self.consumers, DiscoveryService(url), health, StorageService()]
         self._data_address = _served(_reflected([*data, *admin]))
         self._admin_address = _served(_reflected(admin))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pydanube.wire.objects import Object
+import msgspec
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
+RAW = "application/octet-stream"
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -22,5 +22,6 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = _NONE
 
 
-def answer_of(status: int, fields: Object) -> Answer:
-    return Answer(status, json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())
+def answer_of(status: int, found: Any) -> Answer:
+    """The JSON of an operation's answer, or of a document."""
+    return Answer(status, msgspec.json.encode(found))

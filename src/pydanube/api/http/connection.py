@@ -64,7 +64,7 @@ class HttpConnection(Worker):
         if not self._ended and not self._transport.is_closing():
             self.urgent = data.startswith(self._face.router.probes)
             self._reader.feed(data)
-            self._go_on()
+            self._go_on(len(data))
             self.greeted = self.greeted or self._reader.in_body
 
     def pause(self) -> None:
@@ -103,8 +103,8 @@ class HttpConnection(Worker):
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        self.work()
+    def _go_on(self, received: int = 0) -> None:
+        self.work(received)
         if not self._ended:
             self._read_or_not()
 

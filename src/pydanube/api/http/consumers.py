@@ -6,27 +6,48 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
-from pydanube.api.http.answer import Answer, answer_of
+from pydanube.api.http.answer import RAW, Answer, answer_of
 from pydanube.api.http.face import Caller
-from pydanube.api.http.messages import MESSAGES_AT_ONCE, shown, wait_of, within
-from pydanube.api.http.router import RAW
-from pydanube.api.operations.fields import field, text
+from pydanube.api.http.messages import MESSAGES_AT_ONCE, shown
+from pydanube.api.http.router import OtherAnswer
 from pydanube.base.errors import BatchDamaged, BatchInvalid, RequestInvalid
 from pydanube.base.limits import (
     DECODED_BYTES,
     KIB,
-    LEASE_SECONDS_MAX,
-    LEASES_AT_ONCE_MAX,
     RECEIVED_BYTES_MAX,
-    TOPIC_NAME_CHARACTERS_MAX,
 )
-from pydanube.broker.door.leasing import Lease, Received
+from pydanube.broker.door.leasing import Lease
+from pydanube.broker.door.leasing import Received as ReceivedPart
 from pydanube.broker.door.values import Delivery
+from pydanube.operations.messages import (
+    RECEIVED_DEFAULT,
+    Acked,
+    AckLeases,
+    Extended,
+    ExtendLeases,
+    Nacked,
+    NackLeases,
+    Receive,
+    Received,
+    ReceivedMessage,
+)
 from pydanube.wire.batch import Codec, Message
-from pydanube.wire.objects import Object
 
-RECEIVED_DEFAULT = 10  # messages, unless the request says how many
 _KEY_HEADER_BYTES_MAX = 4 * KIB  # HTTP clients refuse long header lines; JSON can have keys of any length
+
+
+AS_BYTES = OtherAnswer(
+    RAW,
+    {
+        "Danube-Lease": "lease of the message",
+        "Danube-Topic": "its topic or partition",
+        "Danube-Offset": "its offset",
+        "Danube-Attempt": "how often it was delivered before",
+        "Danube-Key": "its key, percent-encoded; absent without a key, and for one of more than 4 KiB",
+        "Danube-Tombstone": "`true` if the message has no value",
+    },
+    "No message arrived in time.",
+)
 
 
 class _Leased(NamedTuple):
@@ -35,22 +56,19 @@ class _Leased(NamedTuple):
     message: Message
 
 
-async def receive(caller: Caller, fields: Object) -> Answer:
-    raw = "raw_answer" in fields
-    limit = within(fields, "limit", 1 if raw else RECEIVED_DEFAULT, 1, 1 if raw else LEASES_AT_ONCE_MAX)
-    wait, lease_seconds = wait_of(fields), within(fields, "lease_seconds", None, 1, LEASE_SECONDS_MAX)
-    consumer = text(fields, "consumer", "")
-    if len(consumer) > TOPIC_NAME_CHARACTERS_MAX:
-        raise RequestInvalid(f"consumer has {len(consumer)} characters; the maximum is {TOPIC_NAME_CHARACTERS_MAX}")
+async def receive(caller: Caller, request: Receive) -> Answer:
+    raw, limit = caller.wants_raw, request.limit
+    if raw and limit not in (None, 1):
+        raise RequestInvalid(f"limit must be 1 if the answer is bytes, not {limit}")
     leasing = caller.session.leases
     with caller.face.waits():
         parts = await leasing.receive(
-            text(fields, "topic"),
-            text(fields, "subscription"),
-            consumer=consumer,
-            limit=limit,
-            wait=wait,
-            lease_seconds=lease_seconds,
+            request.topic,
+            request.subscription,
+            consumer=request.consumer,
+            limit=1 if raw else limit or RECEIVED_DEFAULT,
+            wait=float(request.wait),
+            lease_seconds=request.lease_seconds,
         )
     leases = [lease for part in parts for lease in part.leases]
     try:
@@ -65,7 +83,7 @@ async def receive(caller: Caller, fields: Object) -> Answer:
     return answer
 
 
-async def _messages_of(caller: Caller, parts: Sequence[Received]) -> list[_Leased]:
+async def _messages_of(caller: Caller, parts: Sequence[ReceivedPart]) -> list[_Leased]:
     """Messages until the answer is large enough. Batches that are expensive to unpack are unpacked off the loop."""
     found: list[_Leased] = []
     leasing, offload = caller.session.leases, caller.face.door.offload
@@ -97,10 +115,10 @@ async def _as_json(caller: Caller, found: Sequence[_Leased]) -> Answer:
 
 def _json_of(found: Sequence[_Leased]) -> Answer:
     messages = [
-        {"lease": str(each.lease.token), "topic": each.topic, "attempt": each.lease.attempt, **shown(each.message)}
+        ReceivedMessage(lease=str(each.lease.token), attempt=each.lease.attempt, **shown(each.topic, each.message))
         for each in found
     ]
-    return answer_of(200, {"messages": messages})
+    return answer_of(200, Received(messages))
 
 
 async def _as_bytes(found: Sequence[_Leased]) -> Answer:
@@ -124,30 +142,25 @@ async def _as_bytes(found: Sequence[_Leased]) -> Answer:
 # -- what becomes of them ----------------------------------------------------------------------------------------------
 
 
-async def ack(caller: Caller, fields: Object) -> Answer:
-    leases = _leases_of(fields)
-    ended = await caller.session.leases.ack(text(fields, "topic"), text(fields, "subscription"), leases)
-    return answer_of(200, {"acked": len(leases) - len(ended), "ended": ended})
+async def ack(caller: Caller, request: AckLeases) -> Answer:
+    leases = _leases_of(request)
+    ended = await caller.session.leases.ack(request.topic, request.subscription, leases)
+    return answer_of(200, Acked(len(leases) - len(ended), ended))
 
 
-async def nack(caller: Caller, fields: Object) -> Answer:
-    leases, delay = _leases_of(fields), within(fields, "delay_seconds", 0, 0, LEASE_SECONDS_MAX)
-    named, reason = (text(fields, "topic"), text(fields, "subscription")), text(fields, "reason", "")
-    ended = caller.session.leases.nack(*named, leases, delay, reason)
-    return answer_of(200, {"nacked": len(leases) - len(ended), "ended": ended})
+async def nack(caller: Caller, request: NackLeases) -> Answer:
+    leases, delay = _leases_of(request), request.delay_seconds
+    ended = caller.session.leases.nack(request.topic, request.subscription, leases, delay, request.reason)
+    return answer_of(200, Nacked(len(leases) - len(ended), ended))
 
 
-async def extend(caller: Caller, fields: Object) -> Answer:
-    leases, seconds = _leases_of(fields), within(fields, "lease_seconds", ..., 1, LEASE_SECONDS_MAX)
-    ended = caller.session.leases.extend(text(fields, "topic"), text(fields, "subscription"), leases, seconds)
-    return answer_of(200, {"extended": len(leases) - len(ended), "ended": ended})
+async def extend(caller: Caller, request: ExtendLeases) -> Answer:
+    leases = _leases_of(request)
+    ended = caller.session.leases.extend(request.topic, request.subscription, leases, request.lease_seconds)
+    return answer_of(200, Extended(len(leases) - len(ended), ended))
 
 
-def _leases_of(fields: Object) -> list[str]:
-    one, several = text(fields, "lease", None), field(fields, "leases", list, None)
-    if (one is None) == (several is None):
+def _leases_of(request: AckLeases | NackLeases | ExtendLeases) -> list[str]:
+    if (request.lease is None) == (request.leases is None):
         raise RequestInvalid("give either `lease` in the query or `leases` in the body")
-    found = [one] if several is None else several
-    if not 1 <= len(found) <= LEASES_AT_ONCE_MAX or not all(isinstance(each, str) for each in found):
-        raise RequestInvalid(f"leases must be 1 to {LEASES_AT_ONCE_MAX} strings")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(request.leases or [request.lease or ""]))

@@ -2,42 +2,57 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from html import escape
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from pydanube.api.http.answer import Answer
+from pydanube.api.listening.failures import error_of
 from pydanube.base.errors import DanubeError, MethodNotAllowed, error_table
 from pydanube.base.errors.pages import page_of
+from pydanube.base.errors.root import Blame
 from pydanube.base.limits import ERROR_MESSAGE_CHARACTERS_MAX
+from pydanube.base.wording import encodable
 
-log = logging.getLogger(__name__)
 PROBLEM = "application/problem+json"
 ERRORS_PATH = "/errors"
 RETRY_SECONDS = 1
 
 
+class Problem(msgspec.Struct):
+    """What a failed request is answered with (RFC 9457)."""
+
+    type: Annotated[str, Meta(description="path of the paragraph about this error")]
+    title: Annotated[str, Meta(description="what such an error means")]
+    status: int
+    detail: Annotated[str, Meta(description="what is wrong with this request")]
+    code: Annotated[str, Meta(description="name of the error, the same over all protocols")]
+    blame: Annotated[Blame, Meta(description="what caused it")]
+    retriable: Annotated[bool, Meta(description="whether trying again can help")]
+    help: Annotated[str, Meta(description="what to do")]
+
+
 def problem(error: BaseException) -> Answer:
-    """The answer to a failed request. An error that is not a `DanubeError` is a bug in the broker, and is logged."""
-    if not isinstance(error, DanubeError):
-        log.error("a request failed: %s", error, exc_info=error)
-        error = DanubeError(f"the broker failed: {type(error).__name__}")
+    """The answer to a failed request."""
+    error = error_of(error)
     kind = type(error)
     status = kind.http_status
-    document = {
-        "type": f"{ERRORS_PATH}#{kind.code}",
-        "title": title_of(kind),
-        "status": status,
-        "detail": str(error)[:ERROR_MESSAGE_CHARACTERS_MAX],
-        "code": kind.code,
-        "blame": kind.blame,
-        "retriable": kind.retriable,
-        "help": kind.help,
-    }
+    document = Problem(
+        type=f"{ERRORS_PATH}#{kind.code}",
+        title=title_of(kind),
+        status=status,
+        detail=encodable(str(error)[:ERROR_MESSAGE_CHARACTERS_MAX]),
+        code=kind.code,
+        blame=kind.blame,
+        retriable=kind.retriable,
+        help=kind.help,
+    )
     headers = {"Allow": error.allow} if isinstance(error, MethodNotAllowed) else {}
     if status in (429, 503):
         headers["Retry-After"] = str(RETRY_SECONDS)
-    return Answer(status, json.dumps(document).encode(), PROBLEM, headers)
+    return Answer(status, msgspec.json.encode(document), PROBLEM, headers)
 
 
 def title_of(kind: type[DanubeError]) -> str:

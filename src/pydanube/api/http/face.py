@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import re
 from asyncio import Transport
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import ClassVar, NamedTuple
 
 from pydanube.access.principals import ANONYMOUS
-from pydanube.api.http.answer import Answer
+from pydanube.api.http.answer import RAW, Answer
 from pydanube.api.http.connection import HttpConnection
 from pydanube.api.http.errors import problem
-from pydanube.api.http.router import Router
+from pydanube.api.http.router import Router, media_type
 from pydanube.api.listening.face import Sniffed
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import DanubeError, HttpBusy, HttpHostRefused, HttpOriginRefused
 from pydanube.base.limits import HTTP_LINE_BYTES_MAX, WAITING_REQUESTS_MAX
-from pydanube.broker.door.door import Door
+from pydanube.broker.door.entrance import Entrance
 from pydanube.broker.door.session import Origin, Session
 from pydanube.broker.door.values import Account
+from pydanube.operations.operation import read
 from pydanube.ports.clock import Clock
 from pydanube.wire.http1 import METHODS, HttpRequest
-from pydanube.wire.objects import Object
 
 _METHODS = tuple(f"{method} ".encode() for method in METHODS)
 _REQUEST = re.compile(rb"[A-Z]{1,16} [!-~]+ HTTP/1\.[01]\r\n")
@@ -43,11 +43,8 @@ class HttpFace:
     needs_tls: ClassVar[bytes] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nThis port speaks TLS.\r\n"
 
     router: Router
-    door: Door
+    door: Entrance
     clock: Clock
-    describe: Callable[[], Object]  # the broker: version, address
-    config: Callable[[], Object]  # what is in force
-    metrics: Callable[[], Awaitable[bytes]]
     turns: Turns
     hosts: frozenset[str] | None  # lowercase host names under which the broker may be called; None: any
     account: Account = field(init=False)  # of everything published over HTTP, which counts as one publisher
@@ -78,6 +75,7 @@ class HttpFace:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     async def answer(self, request: HttpRequest, session: Session) -> Answer:
+        """Answers one request of a connection, which has this session."""
         try:
             _check_host(request, self.hosts)
             _check_origin(request)
@@ -86,13 +84,18 @@ class HttpFace:
             route, fields = self.router.find(request)
             if "topic" in fields:  # two segments of the path; an invalid name is refused when it is parsed
                 fields["topic"] = f"/{fields.pop('namespace')}/{fields['topic']}"
-            return await route.answer(Caller(self, session), fields)
+            asked = None if route.request is None else read(route.request, fields)
+            return await route.answer(Caller(self, self._session_of(request, session), request), asked)
         except Exception as error:
             return problem(error)
 
     def session(self, address: str) -> Session:
-        """The session of a connection, whose requests are not authenticated."""
-        return self.door.session(ANONYMOUS, Origin("http", address))
+        """The session of a connection."""
+        return self.door.session(ANONYMOUS, Origin(self.name, address))
+
+    def _session_of(self, request: HttpRequest, session: Session) -> Session:
+        """The session of the caller of one request. Requests have no credentials yet: it is that of the connection."""
+        return session
 
     @contextmanager
     def waits(self) -> Iterator[None]:
@@ -111,6 +114,21 @@ class Caller(NamedTuple):
 
     face: HttpFace
     session: Session
+    http: HttpRequest
+
+    @property
+    def raw(self) -> bytes | None:
+        """The body, if it is not JSON but bytes."""
+        return self.http.body if media_type(self.http, "content-type") == RAW else None
+
+    @property
+    def wants_raw(self) -> bool:
+        return media_type(self.http, "accept") == RAW
+
+    @property
+    def wants_html(self) -> bool:
+        """Browsers do."""
+        return "text/html" in self.http.headers.get("accept", "").lower()
 
 
 def _check_host(request: HttpRequest, names: frozenset[str] | None) -> None:

@@ -1,53 +1,59 @@
-"""Finds the route of a request and its fields: path, query and body become one object, as verbs expect it.
+"""Finds the route of a request and its fields: path, query and body become one object, as operations expect it.
 
 A path is first split at its slashes and then decoded once, segment by segment, so an encoded slash never separates
-segments. A route names every field that a request may have; unknown fields are refused.
+segments. The fields are those of the operation's request; unknown ones are refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeVar
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from pydanube.api.http.answer import JSON, Answer
+from msgspec import inspect
+
+from pydanube.api.http.answer import JSON, RAW, Answer
 from pydanube.base.errors import ContentTypeUnknown, HttpRequestInvalid, MethodNotAllowed, RequestInvalid, RouteNotFound
 from pydanube.base.limits import CONTROL_BYTES_MAX, HTTP_JSON_VALUES_MAX, HTTP_QUERY_FIELDS_MAX
+from pydanube.operations.operation import Request
+from pydanube.operations.sentences import fields_of, parts
 from pydanube.wire.http1 import HttpRequest
-from pydanube.wire.objects import MalformedBody, Object, read_object
+from pydanube.wire.objects import MalformedBody, Object, read_object, whole_number
 
-RAW = "application/octet-stream"
 _ABSOLUTE = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
-Kind = Literal["text", "number", "flag", "object", "list", "texts", "place"]
+_NUMBER = re.compile(r"-?[0-9]+")
+_FLAGS = {"true": True, "false": False}
 
 
-class Field(NamedTuple):
-    """A field that a request may have."""
+class OtherAnswer(NamedTuple):
+    """An answer of another type, for callers whose `Accept` asks for it."""
 
-    kind: Kind
-    doc: str
-    required: bool = False
+    content_type: str
+    headers: Mapping[str, str] = MappingProxyType({})  # what each of them says
+    nothing: str = ""  # when it is 204 instead; empty for never
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`answer` takes the caller and the fields. `operation` is its name in the description."""
+    """`answer` takes the caller and the operation's request, or None if the route is not an operation."""
 
     method: str
     template: str  # /api/v1/topics/{namespace}/{topic}
-    operation: str
+    operation: str  # its name in the description
     summary: str
     answer: Callable[..., Awaitable[Answer]]
+    request: type[Request[Any]] | None = None
     status: int = 200  # of a successful answer
-    query: Mapping[str, Field] = field(default_factory=dict)
-    body: Mapping[str, Field] = field(default_factory=dict)
-    raw: bool = False  # the body may be bytes, which become the field `raw`
-    raw_answer: bool = False  # the answer may be bytes: if `Accept` asks for them, the field `raw_answer` is true
-    html: bool = False  # the answer may be a page: if `Accept` has HTML, as browsers send it, the field `html` is true
+    query: Sequence[str] = ()  # the fields in the query; the others are in the body
+    fixed: Mapping[str, str] = field(default_factory=dict)  # fields that follow from the path
+    raw: bool = False  # the body may be bytes
+    instead_of_bytes: Sequence[str] = ()  # fields that the body must have if it is JSON
+    other: OtherAnswer | None = None
     body_bytes_max: int = CONTROL_BYTES_MAX
     content_type: str = JSON
     probe: bool = False  # it is answered however busy the broker is, and costs next to nothing
@@ -55,6 +61,14 @@ class Route:
     @property
     def segments(self) -> list[str]:
         return self.template.split("/")
+
+    @property
+    def body(self) -> list[str]:
+        """The fields in the body, in which no other is allowed."""
+        if self.request is None:
+            return []
+        elsewhere = {*self.query, *self.fixed, *(each[1:-1] for each in self.segments if each.startswith("{"))}
+        return [name for name in self.request.__struct_fields__ if name not in elsewhere]
 
 
 class Router:
@@ -80,12 +94,7 @@ class Router:
             if named is None:
                 continue
             if route.method == method:
-                fields = {**_query_of(route, query), **_body_of(route, request)}
-                if route.raw_answer and request.headers.get("accept", "").partition(";")[0].strip().lower() == RAW:
-                    fields["raw_answer"] = True
-                if route.html and "text/html" in request.headers.get("accept", "").lower():
-                    fields["html"] = True
-                return route, {**fields, **named}
+                return route, {**_query_of(route, query), **_body_of(route, request), **route.fixed, **named}
             others.append(route.method)
         if others:
             refused = MethodNotAllowed(f"{request.method} is not allowed here; use {' or '.join(others)}")
@@ -122,55 +131,54 @@ def _query_of(route: Route, query: str) -> Object:
         raise RequestInvalid(f"a query can have at most {HTTP_QUERY_FIELDS_MAX} fields, got {len(parts)}")
     for part in parts:
         name, _, text = (decoded(each.replace("+", " ")) for each in part.partition("="))
-        known = _known(route.query, name, "query")
+        _check_known(route.query, name, "query")
         if name in found:
             raise RequestInvalid(f"{name} is given twice")
-        found[name] = _value(known, name, text)
-    _check_all(route.query, found)
+        found[name] = _value(route, name, text)
     return found
 
 
-def _value(known: Field, name: str, text: str) -> object:
-    if known.kind == "text":
+def _value(route: Route, name: str, text: str) -> object:
+    """The text as the type that the field has. If it is something else, reading the request says so."""
+    types = _types(route.request)[name] if route.request is not None else ()
+    if inspect.BoolType in types:
+        return _FLAGS.get(text, text)
+    if inspect.IntType not in types or not _NUMBER.fullmatch(text):
         return text
-    if known.kind == "flag" and text in ("true", "false"):
-        return text == "true"
-    if known.kind in ("number", "place") and _NUMBER.fullmatch(text):
-        return int(text)
-    if known.kind == "place":
-        return text
-    raise RequestInvalid(f"{name} must be a {known.kind}, got {text[:50]!r}")
+    try:
+        return whole_number(text)
+    except MalformedBody as error:
+        raise RequestInvalid(f"{name}: {error}") from None
+
+
+@cache
+def _types(request: type[Request[Any]]) -> dict[str, list[type[inspect.Type]]]:
+    """The types that each field of a request may have."""
+    return {each.name: [type(one) for one in parts(each.type)] for each in fields_of(request)}
+
+
+def media_type(request: HttpRequest, header: str) -> str:
+    return request.headers.get(header, "").partition(";")[0].strip().lower()
 
 
 def _body_of(route: Route, request: HttpRequest) -> Object:
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = media_type(request, "content-type")
     if content_type == RAW and route.raw:
-        return {"raw": request.body}
+        return {}
     if content_type not in ("", JSON) or (request.body and not content_type):
         raise ContentTypeUnknown(f"unsupported content type {content_type[:50]!r}")
     if not request.body:
-        _check_all(route.body, {})
         return {}
     try:
         found = read_object(request.body, route.body_bytes_max, HTTP_JSON_VALUES_MAX)
     except MalformedBody as error:
         raise RequestInvalid(f"the body: {error}") from None
+    known = route.body
     for name in found:
-        _known(route.body, name, "body")
-    _check_all(route.body, found)
+        _check_known(known, name, "body")
     return found
 
 
-_Known = TypeVar("_Known")
-
-
-def _known(fields: Mapping[str, _Known], name: str, where: str) -> _Known:
-    if name not in fields:
-        raise RequestInvalid(f"unknown field {name[:50]!r} in the {where}; known fields: {', '.join(fields) or 'none'}")
-    return fields[name]
-
-
-def _check_all(fields: Mapping[str, Field], found: Object) -> None:
-    for name, known in fields.items():
-        if known.required and name not in found:
-            raise RequestInvalid(f"{name} is missing")
+def _check_known(known: Collection[str], name: str, where: str) -> None:
+    if name not in known:
+        raise RequestInvalid(f"unknown field {name[:50]!r} in the {where}; known fields: {', '.join(known) or 'none'}")

@@ -16,7 +16,7 @@ from pydanube.api.listening.peer import peer_of
 from pydanube.api.listening.tls import TLS_FIRST, secure
 from pydanube.base.errors import ConnectionLost, DanubeError, TooManyConnections
 from pydanube.base.limits import HELLO_SECONDS, LINGER_SECONDS, SEND_BUFFER_BYTES_MAX
-from pydanube.broker.door.presence import Connection
+from pydanube.operations.broker import Connection
 
 if TYPE_CHECKING:
     from pydanube.api.listening.listener import Listener
@@ -54,7 +54,7 @@ class Doorway(asyncio.Protocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._transport: Transport
-        self._number = next(listener.door.presence.numbers)
+        self._number = next(listener.numbers)
         self._since = listener.door.clock.wall()
         self._first = b""
         self._speak: Callable[[bytes], None] = self._sniff  # gets the first bytes, with or without TLS
@@ -163,7 +163,7 @@ class Doorway(asyncio.Protocol):
     # -- when there are too many -------------------------------------------------------------------------------------
 
     def _linger(self) -> None:
-        """Waits for the first bytes (with TLS, those after the handshake), which show how to tell the peer."""
+        """Waits for the first bytes (with TLS, those after the handshake), which show how to answer the peer."""
         if self._listener.linger(self):
             self._speak = self._turn_away
             if self._listener.certificate is None:

@@ -30,8 +30,8 @@ from pydanube.base.limits import (
     SEND_BUFFERS_BYTES_MAX,
     SWEEP_CONNECTIONS,
 )
-from pydanube.broker.door.door import Door
-from pydanube.broker.door.presence import Connection
+from pydanube.broker.door.entrance import Entrance
+from pydanube.operations.broker import Connection
 
 log = logging.getLogger(__name__)
 BACKLOG = 1024  # connections that the system accepts before we do
@@ -43,7 +43,7 @@ class Listener:
 
     def __init__(
         self,
-        door: Door,
+        door: Entrance,
         faces: Sequence[Face],
         turns: Turns,
         *,
@@ -52,7 +52,7 @@ class Listener:
         keepalive_seconds: int = KEEPALIVE_SECONDS,
     ) -> None:
         self.door = door
-        door.presence.listed.append(self._described)
+        self.numbers = door.add_connections(self._described)  # of new connections
         self.turns = turns
         self.certificate = certificate
         self.connections: dict[Doorway, None] = {}
@@ -108,7 +108,7 @@ class Listener:
     def _described(self) -> Iterator[Connection]:
         return (each.described() for each in self.connections)
 
-    # -- which face is meant -------------------------------------------------------------------------------------------
+    # -- recognising protocols ---------------------------------------------------------------------------------------
 
     def sniff(self, first: bytes) -> tuple[Face | None, Sniffed]:
         """The face whose protocol this is; without one, whether more bytes may still tell."""
@@ -124,7 +124,7 @@ class Listener:
         """The first face whose protocol it may be."""
         return next((face for face in self._faces if face.sniff(first) is not Sniffed.NO), None)
 
-    # -- who is there --------------------------------------------------------------------------------------------------
+    # -- the connections ---------------------------------------------------------------------------------------------
 
     def admit(self, doorway: Doorway) -> bool:
         """Whether there is room. If too many connections are silent, the one that has been so longest is closed."""

@@ -134,7 +134,7 @@ class Ciphertext(Worker, BufferedProtocol):
 
     def receive(self, data: bytes | memoryview) -> None:
         self._held, self._done = b"".join((self._held[self._done :], data)), 0
-        self.work()
+        self.work(len(data))
         self._read_or_not()
 
     # -- the loop's calls ----------------------------------------------------------------------------------------------

@@ -1,27 +1,27 @@
-"""One native connection: frames in, calls of its session, frames out. It only decides which request an answer is for.
+"""One native connection: reads frames, calls its session, and sends frames.
 
-Owned by the broker's loop. What it holds for a slow reader is bounded: a consumer is given more only while the socket
-accepts it.
+The only thing it decides is which request an answer belongs to. Owned by the broker's loop. Its memory for a slow
+reader is bounded: a consumer gets more messages only while the socket accepts them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from asyncio import Future, Lock, Task, Transport
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydanube.access.principals import ANONYMOUS
 from pydanube.api.listening.buffers import coalesced
 from pydanube.api.listening.face import Summary
+from pydanube.api.listening.failures import error_of
 from pydanube.api.listening.peer import peer_of
 from pydanube.api.listening.turns import Worker
 from pydanube.api.native.consumers import ConsumerChannel
-from pydanube.api.native.operations import VERBS
+from pydanube.api.native.operations import VERBS, Verb
 from pydanube.api.native.producers import ProducerChannel
 from pydanube.base.errors import (
     ChannelInvalid,
@@ -43,6 +43,8 @@ from pydanube.base.limits import (
 )
 from pydanube.broker.door.session import Origin
 from pydanube.broker.door.values import Receipt
+from pydanube.operations.operation import Request as Operation
+from pydanube.operations.operation import read
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import (
     NO_OFFSET,
@@ -69,7 +71,6 @@ from pydanube.wire.frames import Buffer, Frame, FrameKind, FrameReader, Side
 if TYPE_CHECKING:
     from pydanube.api.native.face import NativeFace
 
-log = logging.getLogger(__name__)
 AnyChannel = ProducerChannel | ConsumerChannel
 CLIENT_CHARACTERS_MAX = 100  # of the name that a client gives itself, which is kept for display
 FLUSH_BYTES = 1 * MIB  # written to the socket at once, so that it can signal when it has enough
@@ -80,7 +81,7 @@ class NativeConnection(Worker):
 
     def __init__(self, face: NativeFace, transport: Transport) -> None:
         super().__init__(face.turns)
-        self.session = face.door.session(ANONYMOUS, Origin("native", peer_of(transport)))
+        self.session = face.door.session(ANONYMOUS, Origin(face.name, peer_of(transport)))
         self.client = ""  # the name that the client gives itself
         self.channels: dict[int, AnyChannel] = {}
         self._opening: dict[int, bool] = {}  # channels that are being opened, and whether they are still wanted
@@ -132,7 +133,7 @@ class NativeConnection(Worker):
             self._read_or_not()
         else:
             self._cut(data)
-        self.work()
+        self.work(len(data))
 
     def _cut(self, data: bytes = b"") -> None:
         """Cuts frames out of the bytes. An invalid frame ends the connection, after earlier frames were served."""
@@ -281,7 +282,7 @@ class NativeConnection(Worker):
         self._leave(self.turns.now() + TURN_SECONDS)
 
     def _leave(self, end: float) -> None:
-        """Closes the channels one after the other: there may be thousands, and each may leave much to clean up."""
+        """Closes the channels one after the other: there may be thousands, and each may need much cleaning up."""
         leaving = self._leaving
         try:
             for _ in range(len(leaving)):
@@ -416,11 +417,9 @@ class NativeConnection(Worker):
             self._fail(taken.channel, 0, ChannelInvalid(f"channel {taken.channel} is not a consumer"))
 
     def _fail(self, channel: int, request: int, error: BaseException) -> None:
-        if not isinstance(error, DanubeError):
-            log.error("a call failed: %s", error, exc_info=error)
-            error = DanubeError(f"the broker failed: {type(error).__name__}")
+        failure = error_of(error)
         if not self._closed:
-            self.send(Error.of(error, channel, request).encode())
+            self.send(Error.of(failure, channel, request).encode())
 
     def replace_watch(self) -> Future[None]:
         """A future for a request that waits for changes of topics: done when the next such request arrives."""
@@ -432,28 +431,28 @@ class NativeConnection(Worker):
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _request(self, request: Request) -> None:
-        verb = VERBS.get(request.verb)
-        if verb is None:
+        found = VERBS.get(request.verb)
+        if found is None:
             self._fail(0, request.request, VerbUnknown(f"unknown verb {request.verb!r}"))
             return
         if len(self._tasks) >= REQUESTS_AT_ONCE_MAX:
             self._fail(0, request.request, TopicBusy(f"{REQUESTS_AT_ONCE_MAX} requests are already in progress"))
             return
-        task = self._loop.create_task(self._answer(verb, request))
+        task = self._loop.create_task(self._answer(*found, request))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    async def _answer(self, verb: Callable[..., object], request: Request) -> None:
+    async def _answer(self, operation: type[Operation[Any]], verb: Verb, request: Request) -> None:
         try:
             await self.turns.begin()
-            answer = await verb(self, request.fields, request.request)  # type: ignore[misc]
+            answer = await verb(self, read(operation, request.fields), request.request)
         except Exception as error:
             self._fail(0, request.request, error)
             return
         if answer is None or not request.request or self._closed:
             return
         try:
-            self.send(Reply(request.request, answer).encode())
+            self.send(Reply(request.request, answer.to_fields()).encode())
         except DanubeError as error:  # longer than a reply may be
             self._fail(0, request.request, error)
 

@@ -6,14 +6,22 @@ from asyncio import Future
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pydanube.api.native.fields import channel_number
-from pydanube.api.operations.fields import check_offset, field, flag, kind_of, number, options_of, place, text
-from pydanube.base.errors import ChannelInvalid, DanubeError, RequestInvalid
+from msgspec import UNSET
+
+from pydanube.base.errors import ChannelInvalid, DanubeError
 from pydanube.base.limits import ACK_RANGES_MAX, MIB
-from pydanube.broker.door.values import ConsumerHandle, Delivery, Timing
+from pydanube.broker.door.values import (
+    ConsumerHandle,
+    Delivery,
+    SubscriptionOptions,
+    Timing,
+    start_of,
+    subscription_kind,
+)
+from pydanube.operations.channels import Generation, OpenConsumer, OpenedConsumer, Pause, Resume, Seek
+from pydanube.operations.operation import Done
 from pydanube.wire.batch import Codec
 from pydanube.wire.commands import Ack, AckTimeout, Error, Nack, Range, Recall, Reset, Taken, encode_deliver
-from pydanube.wire.objects import Object
 
 if TYPE_CHECKING:
     from pydanube.api.native.connection import NativeConnection
@@ -28,7 +36,7 @@ class ConsumerChannel:
 
     def __init__(self, connection: NativeConnection, number: int) -> None:
         self.number = number
-        self.ended = False  # by the broker: nothing more is said on it
+        self.ended = False  # whether the broker has closed it; nothing more is sent on it
         self.handle: ConsumerHandle | None = None  # set once the subscription has it
         self._connection = connection
         self._credit = 0  # permits of the client that were not passed on yet
@@ -67,7 +75,7 @@ class ConsumerChannel:
         self._connection.send(Reset(self.number, generation).encode())
 
     def recall(self, generation: int, ranges: Sequence[Range]) -> None:
-        """Told only to clients that report what their programs have taken: others could not handle it."""
+        """Tells only clients that report what their programs have taken: others could not handle it."""
         if self.handle is None or not self.handle.says_taken:
             return
         for at in range(0, len(ranges), ACK_RANGES_MAX):
@@ -140,63 +148,54 @@ class ConsumerChannel:
             self.handle = None
 
 
-async def open_consumer(connection: NativeConnection, fields: Object, request: int) -> Object:
-    filters = field(fields, "filters", list, [])
-    if not all(isinstance(each, str) for each in filters):
-        raise RequestInvalid("filters must be strings")
-    with connection.opening(channel_number(fields)):
-        channel = ConsumerChannel(connection, channel_number(fields))
+async def open_consumer(connection: NativeConnection, request: OpenConsumer, number: int) -> OpenedConsumer:
+    with connection.opening(request.channel):
+        channel = ConsumerChannel(connection, request.channel)
         handle = await connection.session.open_consumer(
-            text(fields, "topic"),
-            text(fields, "subscription"),
-            kind_of(fields),
+            request.topic,
+            request.subscription,
+            subscription_kind(request.type),
             channel,
-            name=text(fields, "name", ""),
-            start=place(fields, "start"),
-            filters=[each.encode() for each in filters],
-            create=flag(fields, "create", True),
-            reliable=flag(fields, "reliable", None),
-            resume=text(fields, "resume", None),
-            options=options_of(fields),
-            timing=Timing.TAKEN if flag(fields, "says_taken", False) else Timing.DELIVERED,
-            takes_over=flag(fields, "takes_over", False),
+            name=request.name,
+            start=start_of(request.start),
+            filters=[each.encode() for each in request.filters],
+            create=request.create,
+            reliable=request.reliable,
+            resume=request.resume,
+            options=None if request.options is None else SubscriptionOptions.from_json(request.options.given()),
+            timing=Timing.TAKEN if request.says_taken else Timing.DELIVERED,
+            takes_over=request.takes_over,
         )
         channel.begin(handle)
         connection.add(channel)
     channel.top_up()
-    answer = {
-        "consumer": handle.id,
-        "generation": handle.generation,
-        "floor": handle.floor,
-        "reliable": handle.reliable,
-        "resume": handle.mark,
-    }
-    return {**answer, "ack_timeout": handle.ack_timeout} if handle.reliable else answer
+    return OpenedConsumer(
+        consumer=handle.id,
+        resume=handle.mark,
+        generation=handle.generation,
+        floor=handle.floor,
+        reliable=handle.reliable,
+        ack_timeout=handle.ack_timeout if handle.reliable else UNSET,
+    )
 
 
-async def seek(connection: NativeConnection, fields: Object, request: int) -> Object:
-    consumer = _consumer(connection, fields)
-    offset, time = number(fields, "offset", None), number(fields, "time", None)
-    if offset is not None:
-        check_offset("offset", offset)
-    return {"generation": await consumer.seek(offset=offset, time=time)}
+async def seek(connection: NativeConnection, request: Seek, number: int) -> Generation:
+    consumer = _consumer(connection, request.channel)
+    return Generation(await consumer.seek(offset=request.offset, time=request.time))
 
 
-async def pause(connection: NativeConnection, fields: Object, request: int) -> Object:
-    _consumer(connection, fields).pause()
-    return {}
+async def pause(connection: NativeConnection, request: Pause, number: int) -> Done:
+    _consumer(connection, request.channel).pause()
+    return Done()
 
 
-async def resume(connection: NativeConnection, fields: Object, request: int) -> Object:
-    _consumer(connection, fields).resume()
-    return {}
+async def resume(connection: NativeConnection, request: Resume, number: int) -> Done:
+    _consumer(connection, request.channel).resume()
+    return Done()
 
 
-def _consumer(connection: NativeConnection, fields: Object) -> ConsumerHandle:
-    channel = connection.channels.get(channel_number(fields))
+def _consumer(connection: NativeConnection, number: int) -> ConsumerHandle:
+    channel = connection.channels.get(number)
     if not isinstance(channel, ConsumerChannel) or channel.handle is None:
-        raise ChannelInvalid(f"channel {fields['channel']} is not a consumer")
+        raise ChannelInvalid(f"channel {number} is not a consumer")
     return channel.handle
-
-
-VERBS = {"open_consumer": open_consumer, "seek": seek, "pause": pause, "resume": resume}

@@ -11,7 +11,7 @@ from pydanube.api.native.connection import NativeConnection
 from pydanube.api.native.unfinished import Unfinished
 from pydanube.base.errors import DanubeError, TlsFailed
 from pydanube.base.limits import FRAME_BYTES_MAX
-from pydanube.broker.door.door import Door
+from pydanube.broker.door.entrance import Entrance
 from pydanube.wire.commands import Closed, Welcome
 from pydanube.wire.frames import PREFACE
 
@@ -24,7 +24,7 @@ class NativeFace:
     needs_tls = b"".join(Closed.of(TlsFailed("this port speaks TLS: use danubes://")).encode())
 
     def __init__(
-        self, door: Door, turns: Turns, broker: str, keepalive_seconds: int, address: Callable[[], str]
+        self, door: Entrance, turns: Turns, broker: str, keepalive_seconds: int, address: Callable[[], str]
     ) -> None:
         self.door = door
         self.turns = turns

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydanube.api.native.fields import channel_number
-from pydanube.api.operations.fields import flag, number, text
 from pydanube.base.errors import DanubeError
 from pydanube.broker.door.values import ProducerHandle, Receipt
+from pydanube.operations.channels import OpenedProducer, OpenProducer
 from pydanube.topic.dedup import Renewal
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Limit
 from pydanube.wire.commands import Receipt as Durability
-from pydanube.wire.objects import Object
 
 if TYPE_CHECKING:
     from pydanube.api.native.connection import NativeConnection
@@ -25,7 +23,7 @@ class ProducerChannel:
 
     def __init__(self, connection: NativeConnection, number: int) -> None:
         self.number = number
-        self.ended = False  # by the broker: nothing more is said on it
+        self.ended = False  # whether the broker has closed it; nothing more is sent on it
         self.durability = (Durability.NONE, 0)
         self._connection = connection
         self._producer: ProducerHandle | None = None  # set once the topic has it
@@ -60,43 +58,39 @@ class ProducerChannel:
             self._producer = None
 
 
-async def open_producer(connection: NativeConnection, fields: Object, request: int) -> Object:
-    with connection.opening(channel_number(fields)):
-        channel = ProducerChannel(connection, channel_number(fields))
+async def open_producer(connection: NativeConnection, request: OpenProducer, number: int) -> OpenedProducer:
+    with connection.opening(request.channel):
+        channel = ProducerChannel(connection, request.channel)
         producer = await connection.session.open_producer(
-            text(fields, "topic"),
+            request.topic,
             channel.closed,
-            name=text(fields, "name", None),
-            resume=text(fields, "resume", None),
-            fresh=flag(fields, "fresh", False),
-            temporary=flag(fields, "temporary", False),
-            renewal=_renewal(fields),
-            reliable=flag(fields, "reliable", True),
-            create=flag(fields, "create", True),
+            name=request.name,
+            resume=request.resume,
+            fresh=request.fresh,
+            temporary=request.temporary,
+            renewal=_renewal(request),
+            reliable=request.reliable,
+            create=request.create,
         )
         channel.begin(producer)
         connection.add(channel)
     producer_id, epoch, next_sequence = producer.session
-    return {
-        "topic": str(producer.topic),
-        "partition": producer.topic.partition,
-        "producer_id": producer_id,
-        "epoch": epoch,
-        "next_sequence": next_sequence,
-        "reliable": producer.reliable,
-        "durability": producer.receipt,
-        "message_bytes_max": producer.message_bytes_max,
-        "resume": producer.mark,
-    }
+    return OpenedProducer(
+        topic=str(producer.topic),
+        partition=producer.topic.partition,
+        producer_id=producer_id,
+        epoch=epoch,
+        next_sequence=next_sequence,
+        reliable=producer.reliable,
+        durability=producer.receipt,
+        message_bytes_max=producer.message_bytes_max,
+        resume=producer.mark,
+    )
 
 
-def _renewal(fields: Object) -> Renewal | None:
-    held, wanted = number(fields, "epoch", None), number(fields, "next_epoch", None)
-    if held is None and wanted is None:
+def _renewal(request: OpenProducer) -> Renewal | None:
+    if request.epoch is None and request.next_epoch is None:
         return None
-    renewal = Renewal(held or 0, wanted or 0)
+    renewal = Renewal(request.epoch or 0, request.next_epoch or 0)
     renewal.check()
     return renewal
-
-
-VERBS = {"open_producer": open_producer}

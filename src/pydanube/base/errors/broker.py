@@ -10,7 +10,6 @@ from pydanube.base.errors.root import DanubeError, ExitCode, GrpcStatus
 class NamespaceNotFound(DanubeError):
     """The namespace does not exist."""
 
-    code = "namespace_not_found"
     blame = "caller"
     http_status = 404
     grpc_status = GrpcStatus.NOT_FOUND
@@ -21,7 +20,6 @@ class NamespaceNotFound(DanubeError):
 class NamespaceExists(DanubeError):
     """A namespace with this name already exists."""
 
-    code = "namespace_exists"
     blame = "caller"
     http_status = 409
     grpc_status = GrpcStatus.ALREADY_EXISTS
@@ -31,7 +29,6 @@ class NamespaceExists(DanubeError):
 class NamespaceNotEmpty(DanubeError):
     """The namespace still has topics."""
 
-    code = "namespace_not_empty"
     blame = "caller"
     http_status = 409
     help = "Delete its topics first."
@@ -40,7 +37,6 @@ class NamespaceNotEmpty(DanubeError):
 class BrokerNotFound(DanubeError):
     """No broker has this id."""
 
-    code = "broker_not_found"
     blame = "caller"
     grpc_status = GrpcStatus.NOT_FOUND
     help = "List the brokers and use one of their ids."
@@ -49,7 +45,6 @@ class BrokerNotFound(DanubeError):
 class TopicNotFound(DanubeError):
     """The topic does not exist, and it may not be created automatically on first use."""
 
-    code = "topic_not_found"
     blame = "caller"
     http_status = 404
     grpc_status = GrpcStatus.NOT_FOUND
@@ -60,7 +55,6 @@ class TopicNotFound(DanubeError):
 class TopicExists(DanubeError):
     """A topic with this name already exists."""
 
-    code = "topic_exists"
     blame = "caller"
     http_status = 409
     grpc_status = GrpcStatus.ALREADY_EXISTS
@@ -70,7 +64,6 @@ class TopicExists(DanubeError):
 class TopicKindDiffers(DanubeError):
     """The producer asked for a reliable topic and this one is not, or the other way round."""
 
-    code = "topic_kind_differs"
     blame = "caller"
     http_status = 409
     help = "Open the topic with the kind it was created with."
@@ -79,7 +72,6 @@ class TopicKindDiffers(DanubeError):
 class PartitionMissing(DanubeError):
     """The partition does not exist, or the topic is partitioned and the request names no partition."""
 
-    code = "partition_missing"
     blame = "caller"
     http_status = 404
     grpc_status = GrpcStatus.ALREADY_EXISTS  # the name is taken, by a topic with partitions or by one without
@@ -90,7 +82,6 @@ class PartitionMissing(DanubeError):
 class LimitReached(DanubeError):
     """A limit in the policies of the namespace or topic was reached."""
 
-    code = "limit_reached"
     blame = "caller"
     http_status = 409
     help = "Close or delete what you no longer need, or raise the limit in the policies."
@@ -99,7 +90,6 @@ class LimitReached(DanubeError):
 class ProducerLimitReached(LimitReached):
     """The topic already has as many producers as `producers_max` allows. Existing producers are not affected."""
 
-    code = "producer_limit_reached"
     retriable = True
     grpc_status = GrpcStatus.RESOURCE_EXHAUSTED
     help = "Close producers that you no longer need, or raise `producers_max`."
@@ -107,10 +97,8 @@ class ProducerLimitReached(LimitReached):
 
 class SubscriptionConsumerLimitReached(LimitReached):
     """The subscription already has as many consumers as `consumers_per_subscription_max` allows. Existing consumers
-    are not affected.
-    """
+    are not affected."""
 
-    code = "subscription_consumer_limit_reached"
     retriable = True
     grpc_status = GrpcStatus.PERMISSION_DENIED
     help = "Close consumers that you no longer need, or raise `consumers_per_subscription_max`."
@@ -119,7 +107,6 @@ class SubscriptionConsumerLimitReached(LimitReached):
 class ConsumerLimitReached(LimitReached):
     """The topic already has as many consumers as `consumers_max` allows. Existing consumers are not affected."""
 
-    code = "consumer_limit_reached"
     retriable = True
     grpc_status = GrpcStatus.RESOURCE_EXHAUSTED
     help = "Close consumers that you no longer need, or raise `consumers_max`."
@@ -127,10 +114,8 @@ class ConsumerLimitReached(LimitReached):
 
 class SubscriptionLimitReached(LimitReached):
     """The topic already has as many subscriptions as `subscriptions_max` allows. Existing subscriptions are not
-    affected.
-    """
+    affected."""
 
-    code = "subscription_limit_reached"
     grpc_status = GrpcStatus.PERMISSION_DENIED
     help = "Delete unused subscriptions, or raise `subscriptions_max`."
 
@@ -138,21 +123,18 @@ class SubscriptionLimitReached(LimitReached):
 class TopicLimitReached(LimitReached):
     """The namespace already has as many topics as `topics_max` allows. Existing topics are not affected."""
 
-    code = "topic_limit_reached"
     help = "Delete unused topics, or raise `topics_max`."
 
 
 class QuotaReached(LimitReached):
     """The topics of the namespace already store as many bytes as `namespace_bytes_max` allows."""
 
-    code = "quota_reached"
     help = "Delete topics, shorten their retention, acknowledge old messages, or raise `namespace_bytes_max`."
 
 
 class BacklogFull(DanubeError):
     """A subscription has fallen as far behind as the backlog quota allows, so the topic accepts no new messages."""
 
-    code = "backlog_full"
     blame = "environment"
     retriable = True
     help = (
@@ -164,7 +146,6 @@ class BacklogFull(DanubeError):
 class RateExceeded(DanubeError):
     """Messages are published far faster than the publish rate of the topic allows."""
 
-    code = "rate_exceeded"
     blame = "caller"
     retriable = True
     help = "Wait for answers before sending more, add partitions, or raise the publish rate."
@@ -173,7 +154,6 @@ class RateExceeded(DanubeError):
 class TopicExclusive(DanubeError):
     """A producer has exclusive access to the topic, or this one asked for it while others are connected."""
 
-    code = "topic_exclusive"
     blame = "caller"
     grpc_status = GrpcStatus.PERMISSION_DENIED
     help = "Close the other producer, or ask for shared access."
@@ -182,7 +162,6 @@ class TopicExclusive(DanubeError):
 class MessageTooLarge(DanubeError):
     """The message is larger than the policies of the namespace or topic allow."""
 
-    code = "message_too_large"
     blame = "caller"
     http_status = 413
     grpc_status = GrpcStatus.INVALID_ARGUMENT
@@ -192,14 +171,12 @@ class MessageTooLarge(DanubeError):
 class KeyTooLong(MessageTooLarge):
     """The key of a message has more bytes than any topic accepts."""
 
-    code = "key_too_long"
     help = "Use a shorter key, such as a digest of it, and put the rest into the message."
 
 
 class ChannelInvalid(DanubeError):
     """The channel is not open, is already open, or is of another kind."""
 
-    code = "channel_invalid"
     blame = "caller"
     help = "Open a producer or consumer under a new channel number."
 
@@ -207,7 +184,6 @@ class ChannelInvalid(DanubeError):
 class VerbUnknown(DanubeError):
     """The broker does not know this request."""
 
-    code = "verb_unknown"
     blame = "caller"
     help = "Use a client of the same version as the broker."
 
@@ -215,7 +191,6 @@ class VerbUnknown(DanubeError):
 class RequestInvalid(DanubeError):
     """The request lacks a field, or a field has the wrong type or value."""
 
-    code = "request_invalid"
     blame = "caller"
     grpc_status = GrpcStatus.INVALID_ARGUMENT
     exit_code = ExitCode.USAGE
@@ -225,7 +200,6 @@ class RequestInvalid(DanubeError):
 class NotAllowed(DanubeError):
     """The caller may not do this."""
 
-    code = "not_allowed"
     blame = "caller"
     help = "Ask an operator of the broker for permission."
     http_status = 403
@@ -238,7 +212,6 @@ class NotAllowed(DanubeError):
 class ProducerBusy(DanubeError):
     """The producer's buffer is full: too many bytes are waiting to be acknowledged."""
 
-    code = "producer_busy"
     blame = "environment"
     retriable = True
     help = "Wait with `await producer.ready()`, then send again."
@@ -247,7 +220,6 @@ class ProducerBusy(DanubeError):
 class ConnectionLost(DanubeError):
     """The connection was lost. Requests that were not answered may or may not have taken effect."""
 
-    code = "connection_lost"
     blame = "environment"
     retriable = True
     exit_code = ExitCode.UNREACHABLE
@@ -258,24 +230,20 @@ class ConnectionLost(DanubeError):
 class NotAnswered(ConnectionLost):
     """The broker is connected but did not answer in time. The request may or may not have taken effect."""
 
-    code = "not_answered"
     help = "Check that the broker is not stopped or overloaded, or allow more time."
 
 
 class AlreadyOpened(DanubeError):
     """A client, producer, consumer or reader can be opened only once."""
 
-    code = "already_opened"
     blame = "caller"
     help = "Use the one that is already open, or create a new one."
 
 
 class BatchUnreadable(DanubeError):
     """The columns of a batch of messages do not match its header. The program that published it built the batch
-    wrongly.
-    """
+    wrongly."""
 
-    code = "batch_unreadable"
     blame = "caller"
     help = "Continue after the offsets in the message (`reader.seek`), and fix the program that published them."
 
@@ -283,7 +251,6 @@ class BatchUnreadable(DanubeError):
 class ClientClosed(DanubeError):
     """The client, producer, consumer or reader was closed by its own program."""
 
-    code = "client_closed"
     blame = "caller"
     help = "Open a new one."
 
@@ -291,14 +258,12 @@ class ClientClosed(DanubeError):
 class NotOpened(ClientClosed):
     """The client, producer, consumer or reader was never opened."""
 
-    code = "not_opened"
     help = "Open it with `async with`, or `await` it before the first use; without asyncio, use `with` or `open()`."
 
 
 class OtherLoop(DanubeError):
     """The client was used from a thread or event loop other than the one that it was opened on."""
 
-    code = "other_loop"
     blame = "caller"
     help = "Use `pydanube.sync` from threads, but not from its own callbacks; or use `call_soon_threadsafe`."
 
@@ -306,7 +271,6 @@ class OtherLoop(DanubeError):
 class ClientForked(DanubeError):
     """The client was opened before the process forked, so its connection belongs to the parent process."""
 
-    code = "client_forked"
     blame = "caller"
     help = "Open a client in each process, after the fork."
 
@@ -314,7 +278,6 @@ class ClientForked(DanubeError):
 class AddressInvalid(DanubeError):
     """The text is not a valid broker address."""
 
-    code = "address_invalid"
     blame = "caller"
     exit_code = ExitCode.USAGE
     help = "Write it as danube://host:port, or danubes://host:port for TLS."
@@ -323,7 +286,6 @@ class AddressInvalid(DanubeError):
 class NothingReceived(DanubeError):
     """No message arrived within the timeout."""
 
-    code = "nothing_received"
     blame = "environment"
     retriable = True
     help = "Wait longer, or run `danube subscription explain` to see why nothing is delivered."
@@ -335,7 +297,6 @@ class NothingReceived(DanubeError):
 class ConfigInvalid(DanubeError):
     """A setting does not exist, has an invalid value, or contradicts another setting."""
 
-    code = "config_invalid"
     blame = "caller"
     exit_code = ExitCode.USAGE
     help = "Correct the setting; docs/configuration.md lists all of them."
@@ -343,10 +304,8 @@ class ConfigInvalid(DanubeError):
 
 class TlsFailed(DanubeError):
     """The TLS connection failed: the certificate is not trusted or is for another name, or one side does not speak
-    TLS.
-    """
+    TLS."""
 
-    code = "tls_failed"
     blame = "environment"
     exit_code = ExitCode.UNREACHABLE
     help = "Check the scheme (danube:// or danubes://), `ca_file`, and the names and dates of the broker's certificate."

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pydanube.base.errors.root import DanubeError
+from pydanube.base.errors.root import DanubeError, GrpcStatus
 
 
 class ObjectMissing(DanubeError):
     """Object storage has no object with this key."""
 
-    code = "object_missing"
     blame = "environment"
     help = "Check `storage.objects.url`, and restore the object from a backup or from a version kept by the bucket."
 
@@ -16,7 +15,6 @@ class ObjectMissing(DanubeError):
 class ObjectExists(DanubeError):
     """An object with this key already exists, and objects are never changed."""
 
-    code = "object_exists"
     blame = "environment"
     help = "Find out what else writes to this location; give every broker its own prefix."
 
@@ -24,7 +22,6 @@ class ObjectExists(DanubeError):
 class ObjectsFailed(DanubeError):
     """Object storage did not answer, or answered with a temporary error."""
 
-    code = "objects_failed"
     blame = "environment"
     retriable = True
     help = "Wait: the broker retries, and nothing is lost in the meantime. Check the network and the storage service."
@@ -32,10 +29,8 @@ class ObjectsFailed(DanubeError):
 
 class ObjectsRefused(DanubeError):
     """Object storage refused the request: wrong credentials, missing permissions, a missing bucket or an invalid
-    option.
-    """
+    option."""
 
-    code = "objects_refused"
     blame = "environment"
     help = "Correct `storage.objects.url`, its options, or the credentials in the environment."
 
@@ -43,23 +38,22 @@ class ObjectsRefused(DanubeError):
 class SegmentMissing(DanubeError):
     """The object of a segment is gone. Its messages cannot be read; nothing else is deleted because of it."""
 
-    code = "segment_missing"
     blame = "environment"
+    grpc_status = GrpcStatus.DATA_LOSS
     help = "Restore the named object from a backup or from a version kept by the bucket."
 
 
 class SegmentDamaged(DanubeError):
     """The object of a segment differs from what was written. It is not served; nothing is deleted because of it."""
 
-    code = "segment_damaged"
     blame = "environment"
+    grpc_status = GrpcStatus.DATA_LOSS
     help = "Restore the named object from a backup or from a version kept by the bucket."
 
 
 class SegmentConflict(DanubeError):
     """A different object already exists under the key of a segment."""
 
-    code = "segment_conflict"
     blame = "environment"
     help = (
         "Find out what else writes to this location, then move the named object away; the broker writes the segment "
@@ -70,7 +64,6 @@ class SegmentConflict(DanubeError):
 class TierBusy(DanubeError):
     """Too many requests are waiting for the cold tier."""
 
-    code = "tier_busy"
     blame = "environment"
     retriable = True
     help = "Try again in a moment."

@@ -18,7 +18,7 @@ _PAGES = {
     "client.md#your-own-sequence-numbers": (
         "offset_unknown sequence_gap sequence_invalid sequence_overlap sequence_unknown too_many_producers"
     ),
-    "clients.md": "grpc_call_invalid grpc_encoding_unknown grpc_message_too_large",
+    "clients.md": "grpc_call_invalid grpc_encoding_unknown grpc_message_too_large grpc_peer_forgotten",
     "clients.md#supported-services": "broker_not_found not_served",
     "concepts/dispatch.md": "not_reliable topic_kind_differs",
     "concepts/subscriptions.md": "subscription_exists subscription_invalid subscription_not_found",
@@ -36,12 +36,17 @@ _PAGES = {
     "configuration.md#settings": "too_many_connections",
     "internals/dispatch.md#key-shared": "filter_invalid",
     "internals/http2.md": "http_connection_error http_stream_error",
+    "internals/peer-protocol.md#refusals": (
+        "peer_cluster_differs peer_frame_damaged peer_identity_differs peer_message_too_large peer_outdated "
+        "peer_protocol_error peer_refused peer_secret_differs peer_version_unsupported"
+    ),
     "internals/protocol.md#faults": "broker_protocol_error frames_busy protocol_error verb_unknown",
     "internals/quorum.md": (
         "catalog_conflict entry_conflict entry_missing ledger_exists ledger_fenced ledger_not_found "
         "ledger_unrecoverable node_busy node_closed node_replaced node_unreachable offset_not_confirmed ownership_lost "
         "quorum_lost too_many_ledgers topic_recovering"
     ),
+    "internals/raft.md": "log_diverged membership_refused not_leader",
     "operating.md#damage": (
         "batch_damaged file_missing ledger_away ledger_damaged metadata_damaged offsets_damaged state_invalid"
     ),
@@ -52,7 +57,7 @@ _PAGES = {
         "metadata_outdated node_directory_invalid session_expired watch_lagged"
     ),
     "pipelines.md": "flow_invalid",
-    "internals/pipelines.md#writing-a-connector": "connector_missing",
+    "internals/pipelines.md#writing-a-connector": "connector_conflict connector_missing",
     "pipelines.md#dead-letters": "redrive_overtaken row_invalid",
     "pipelines.md#running-it": (
         "pipeline_ended pipeline_failed pipeline_limit_reached pipeline_not_found pipeline_running"

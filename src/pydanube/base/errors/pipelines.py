@@ -8,7 +8,6 @@ from pydanube.base.errors.root import DanubeError, ExitCode
 class FlowInvalid(DanubeError):
     """The declaration of the pipeline is not valid."""
 
-    code = "flow_invalid"
     blame = "caller"
     exit_code = ExitCode.USAGE
     help = "Correct the declaration; docs/pipelines.md describes every key."
@@ -17,15 +16,20 @@ class FlowInvalid(DanubeError):
 class ConnectorMissing(DanubeError):
     """No connector is installed for this kind of source or sink, or the one that is installed cannot be loaded."""
 
-    code = "connector_missing"
     blame = "environment"
     help = "Install the package that provides it, on the machine of the driver and on those of all workers."
+
+
+class ConnectorConflict(DanubeError):
+    """Two installed packages have a connector for the same kind of source or sink."""
+
+    blame = "environment"
+    help = "Uninstall one of the two packages."
 
 
 class PipelineRunning(DanubeError):
     """A pipeline with this name is already running."""
 
-    code = "pipeline_running"
     blame = "caller"
     http_status = 409
     help = "Stop it with `danube pipeline stop`, or give this one another name."
@@ -34,7 +38,6 @@ class PipelineRunning(DanubeError):
 class PipelineNotFound(DanubeError):
     """No pipeline with this name has reported to the broker."""
 
-    code = "pipeline_not_found"
     blame = "caller"
     http_status = 404
     exit_code = ExitCode.NOT_FOUND
@@ -44,7 +47,6 @@ class PipelineNotFound(DanubeError):
 class PipelineEnded(DanubeError):
     """The pipeline is no longer running."""
 
-    code = "pipeline_ended"
     blame = "caller"
     http_status = 409
     help = "Start it with `danube pipeline run`; it continues where it stopped."
@@ -53,7 +55,6 @@ class PipelineEnded(DanubeError):
 class PipelineLimitReached(DanubeError):
     """The broker already tracks as many pipelines as it can."""
 
-    code = "pipeline_limit_reached"
     blame = "environment"
     help = "Stop pipelines that you no longer need, or report to another broker."
 
@@ -61,7 +62,6 @@ class PipelineLimitReached(DanubeError):
 class PipelineFailed(DanubeError):
     """The query of a pipeline failed with an error outside Danube."""
 
-    code = "pipeline_failed"
     blame = "environment"
     help = "See the root cause in the message; --verbose shows the full Spark trace."
 
@@ -69,7 +69,6 @@ class PipelineFailed(DanubeError):
 class RedriveOvertaken(DanubeError):
     """Another redrive of the same pipeline started later and has taken over."""
 
-    code = "redrive_overtaken"
     blame = "caller"
     http_status = 409
     help = "Wait for the later one to finish. If it was stopped too, run `danube pipeline redrive` again."
@@ -78,7 +77,6 @@ class RedriveOvertaken(DanubeError):
 class TableUnsupported(DanubeError):
     """The table uses a feature that pipelines cannot write."""
 
-    code = "table_unsupported"
     blame = "caller"
     help = "Write to another table, or remove the feature; docs/pipelines.md lists what is supported."
 
@@ -86,7 +84,6 @@ class TableUnsupported(DanubeError):
 class SchemaMismatch(DanubeError):
     """The columns or types of the rows do not match the table."""
 
-    code = "schema_mismatch"
     blame = "caller"
     help = "Change the query or the table; `merge_schema` adds missing columns."
 
@@ -94,7 +91,6 @@ class SchemaMismatch(DanubeError):
 class RowInvalid(DanubeError):
     """A row does not fit the table, and the pipeline is set to stop at the first such row."""
 
-    code = "row_invalid"
     blame = "environment"
     help = "Set `mode: permissive` and `dead_letters` to keep such rows apart."
 
@@ -102,7 +98,6 @@ class RowInvalid(DanubeError):
 class TargetFailed(DanubeError):
     """The target of a pipeline could not be read or written."""
 
-    code = "target_failed"
     blame = "environment"
     retriable = True
     help = "Check that the target exists and that the pipeline may write to it; uncommitted work is repeated."
@@ -111,6 +106,5 @@ class TargetFailed(DanubeError):
 class TargetRefused(DanubeError):
     """The target of a pipeline does not allow this write. Trying again does not help."""
 
-    code = "target_refused"
     blame = "environment"
     help = "Give the pipeline permission to write there, or write somewhere else."

@@ -12,15 +12,13 @@ from pydanube.base.errors.root import Blame, DanubeError, GrpcStatus
 class ProtocolError(DanubeError):
     """The client sent, or was about to send, bytes that the native protocol forbids. The connection is closed."""
 
-    code = "protocol_error"
     blame: ClassVar[Blame] = "caller"  # overridden by its subclass
     help = "Use a client of the same version as the broker, and check that the port belongs to the broker."
 
 
 class BrokerProtocolError(ProtocolError):
-    """The broker sent, or was about to send, bytes that the native protocol forbids. The connection is closed."""
+    """The broker sent what the native protocol forbids. The connection is closed, unless only an answer is wrong."""
 
-    code = "broker_protocol_error"
     blame = "server"
     help = "Check that the address belongs to a broker, and that broker and client have the same version."
 
@@ -57,16 +55,24 @@ class Http2StreamError(DanubeError):
 class GrpcCallInvalid(DanubeError):
     """The gRPC call lacks something, or its body is not a gRPC message."""
 
-    code = "grpc_call_invalid"
     blame = "caller"
     grpc_status = GrpcStatus.INTERNAL
     help = "Make the call with a gRPC client."
 
 
+class GrpcPeerForgotten(DanubeError):
+    """The producer or consumer does not exist on this broker, or no longer. The public clients create it again."""
+
+    blame = "environment"
+    retriable = True
+    grpc_status = GrpcStatus.UNAVAILABLE
+    http_status = 503
+    help = "Create the producer again, or subscribe again."
+
+
 class GrpcEncodingUnknown(DanubeError):
     """The gRPC message is compressed. The broker reads only uncompressed messages."""
 
-    code = "grpc_encoding_unknown"
     blame = "caller"
     grpc_status = GrpcStatus.UNIMPLEMENTED
     help = "Turn off compression in the client."
@@ -75,7 +81,6 @@ class GrpcEncodingUnknown(DanubeError):
 class GrpcMessageTooLarge(DanubeError):
     """The gRPC message is larger than the broker accepts."""
 
-    code = "grpc_message_too_large"
     blame = "caller"
     grpc_status = GrpcStatus.OUT_OF_RANGE  # clients try again after RESOURCE_EXHAUSTED, forever
     help = "Send a smaller message, or use the native protocol."
@@ -87,7 +92,6 @@ class GrpcMessageTooLarge(DanubeError):
 class HttpRequestInvalid(DanubeError):
     """The bytes are not a valid HTTP/1 request, or the request is ambiguous."""
 
-    code = "http_request_invalid"
     blame = "caller"
     help = "Use an HTTP client, and check that no proxy between it and the broker changes requests."
 
@@ -95,7 +99,6 @@ class HttpRequestInvalid(DanubeError):
 class HttpTargetTooLong(DanubeError):
     """The request line, which holds the path and the query, is longer than the broker accepts."""
 
-    code = "http_target_too_long"
     blame = "caller"
     http_status = 414
     help = "Use shorter names, and send long values in the body."
@@ -104,7 +107,6 @@ class HttpTargetTooLong(DanubeError):
 class HttpHeadTooLarge(DanubeError):
     """The request has more headers, or longer ones, than the broker accepts."""
 
-    code = "http_head_too_large"
     blame = "caller"
     http_status = 431
     help = "Send fewer or shorter headers."
@@ -113,7 +115,6 @@ class HttpHeadTooLarge(DanubeError):
 class HttpBodyTooLarge(DanubeError):
     """The request body is larger than the broker accepts over HTTP."""
 
-    code = "http_body_too_large"
     blame = "caller"
     http_status = 413
     help = "Send less at a time, or use the native protocol."
@@ -122,7 +123,6 @@ class HttpBodyTooLarge(DanubeError):
 class HttpUnsupported(DanubeError):
     """The request uses an HTTP feature that the broker does not support."""
 
-    code = "http_unsupported"
     blame = "caller"
     http_status = 501
     help = "Use a method in /api/v1/openapi.json, and send the body uncompressed, either with its length or chunked."
@@ -131,7 +131,6 @@ class HttpUnsupported(DanubeError):
 class HttpTooSlow(DanubeError):
     """The request did not arrive completely within the time limit."""
 
-    code = "http_too_slow"
     blame = "caller"
     retriable = True
     http_status = 408
@@ -142,7 +141,6 @@ class HttpTooSlow(DanubeError):
 class HttpBusy(DanubeError):
     """The memory for request bodies is full."""
 
-    code = "http_busy"
     blame = "environment"
     retriable = True
     grpc_status = GrpcStatus.RESOURCE_EXHAUSTED
@@ -152,7 +150,6 @@ class HttpBusy(DanubeError):
 class FramesBusy(DanubeError):
     """The memory for incomplete frames is full, and this frame was the oldest."""
 
-    code = "frames_busy"
     blame = "environment"
     retriable = True
     help = "Reconnect and send it in one go, in smaller batches if the network is slow."
@@ -160,10 +157,8 @@ class FramesBusy(DanubeError):
 
 class TooManyConnections(DanubeError):
     """The broker already has as many connections as `limits.connections_max` allows. Existing connections are not
-    affected.
-    """
+    affected."""
 
-    code = "too_many_connections"
     blame = "environment"
     retriable = True
     help = "Close connections that you no longer need, or raise `limits.connections_max` of the broker."
@@ -171,10 +166,8 @@ class TooManyConnections(DanubeError):
 
 class HttpHostRefused(DanubeError):
     """The `Host` of the request is not a name of this broker. A web page may be trying to reach a broker on a private
-    network.
-    """
+    network."""
 
-    code = "http_host_refused"
     blame = "caller"
     http_status = 421
     help = "Use the broker's IP address or `localhost`, or set `advertise` to the name that clients use."
@@ -183,7 +176,6 @@ class HttpHostRefused(DanubeError):
 class HttpOriginRefused(DanubeError):
     """A web page from another origin tried to change something on the broker."""
 
-    code = "http_origin_refused"
     blame = "caller"
     http_status = 403
     help = "Call the broker from a program, or from a page served under the broker's own address."
@@ -192,7 +184,6 @@ class HttpOriginRefused(DanubeError):
 class RouteNotFound(DanubeError):
     """There is nothing at this path."""
 
-    code = "route_not_found"
     blame = "caller"
     http_status = 404
     help = "See /api/v1/openapi.json for all paths."
@@ -201,7 +192,6 @@ class RouteNotFound(DanubeError):
 class MethodNotAllowed(DanubeError):
     """The path exists, but does not support this method."""
 
-    code = "method_not_allowed"
     blame = "caller"
     http_status = 405
     help = "Use one of the methods in the `Allow` header."
@@ -211,7 +201,6 @@ class MethodNotAllowed(DanubeError):
 class ContentTypeUnknown(DanubeError):
     """The content type of the body is not supported."""
 
-    code = "content_type_unknown"
     blame = "caller"
     http_status = 415
     help = "Send JSON as application/json, or a single message as application/octet-stream where that is allowed."
@@ -220,7 +209,6 @@ class ContentTypeUnknown(DanubeError):
 class NotServed(DanubeError):
     """This broker does not support this part of the public interface yet."""
 
-    code = "not_served"
     blame = "caller"
     grpc_status = GrpcStatus.UNIMPLEMENTED
     help = "See docs/clients.md for what is supported."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import ClassVar, Literal
 
 Blame = Literal["caller", "server", "environment"]
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # where a word begins in the name of a class
 
 
 class GrpcStatus(IntEnum):
@@ -44,7 +46,7 @@ class ExitCode(IntEnum):
 class DanubeError(Exception):
     """The broker hit an unexpected internal error."""
 
-    code: ClassVar[str] = "internal"  # never changes once released
+    code: ClassVar[str] = "internal"  # never changes once released; `pages.py` lists all of them
     blame: ClassVar[Blame] = "server"
     retriable: ClassVar[bool] = False
     help: ClassVar[str] = "Report it, with the message and the log around it."  # one imperative sentence
@@ -54,10 +56,12 @@ class DanubeError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
     def __init_subclass__(cls) -> None:
-        """Derives what the class does not state. A class that states its blame, or whether a retry helps, does not
-        inherit the statuses of its parent; one that states its help does not inherit the help for commands.
-        """
+        """Derives what the class does not state: its code is its name, `topic_not_found` for `TopicNotFound`. A class
+        that states its blame, or whether a retry helps, does not inherit the statuses of its parent; one that states
+        its help does not inherit the help for commands."""
         stated = vars(cls)
+        if "code" not in stated:
+            cls.code = _WORD.sub("_", cls.__name__).lower()
         if "help" in stated and "command_help" not in stated:
             cls.command_help = cls.help
         if "blame" in stated or "retriable" in stated:

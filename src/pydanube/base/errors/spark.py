@@ -8,7 +8,6 @@ from pydanube.base.errors.root import DanubeError
 class OptionInvalid(DanubeError):
     """The data source has no such option, or the option does not allow this value."""
 
-    code = "option_invalid"
     blame = "caller"
     help = "Correct the option; docs/spark.md lists all of them."
 
@@ -16,7 +15,6 @@ class OptionInvalid(DanubeError):
 class ColumnInvalid(DanubeError):
     """The schema names a column that topics do not have, or gives it another type."""
 
-    code = "column_invalid"
     blame = "caller"
     help = "Use the columns and types in docs/spark.md, in any order, each at most once."
 
@@ -24,7 +22,6 @@ class ColumnInvalid(DanubeError):
 class DataLost(DanubeError):
     """Messages that the query had not read yet are gone."""
 
-    code = "data_lost"
     blame = "environment"
     help = (
         "To continue without them, set failOnDataLoss to false. To protect messages from retention, set the option "
@@ -35,7 +32,6 @@ class DataLost(DanubeError):
 class TopicReplaced(DanubeError):
     """The topic was deleted and another topic now has its name."""
 
-    code = "topic_replaced"
     blame = "environment"
     help = "Start a new query with a new checkpoint: offsets of the old topic mean nothing in the new one."
 
@@ -43,7 +39,6 @@ class TopicReplaced(DanubeError):
 class SubscriptionInUse(DanubeError):
     """Another running query keeps its progress under this subscription name."""
 
-    code = "subscription_in_use"
     blame = "caller"
     help = "Stop the other query, or give this one another `subscription`."
 
@@ -51,6 +46,5 @@ class SubscriptionInUse(DanubeError):
 class JavaMissing(DanubeError):
     """Spark needs Java 17 or newer, which was not found."""
 
-    code = "java_missing"
     blame = "environment"
     help = "Install Java (on Debian and Ubuntu: `make java`), or set JAVA_HOME to its location."

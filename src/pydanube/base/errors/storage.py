@@ -10,7 +10,6 @@ from pydanube.base.errors.root import DanubeError, ExitCode, GrpcStatus
 class BatchInvalid(DanubeError):
     """The bytes claim to be a batch but break a rule of the format, in a way that damage cannot explain."""
 
-    code = "batch_invalid"
     blame = "caller"
     grpc_status = GrpcStatus.INVALID_ARGUMENT
     help = "Build batches with the client library of this version."
@@ -19,7 +18,6 @@ class BatchInvalid(DanubeError):
 class BatchDamaged(DanubeError):
     """The checksum of a batch does not match its bytes."""
 
-    code = "batch_damaged"
     blame = "environment"
     retriable = True
     help = "Send or read it again; if it is still damaged, check the disk or the network."
@@ -28,7 +26,6 @@ class BatchDamaged(DanubeError):
 class BatchTooLarge(DanubeError):
     """The batch has more messages or bytes than allowed, before or after decompression."""
 
-    code = "batch_too_large"
     blame = "caller"
     http_status = 413
     grpc_status = GrpcStatus.INVALID_ARGUMENT
@@ -41,7 +38,6 @@ class BatchTooLarge(DanubeError):
 class LedgerNotFound(DanubeError):
     """This node does not know the ledger, or has deleted it."""
 
-    code = "ledger_not_found"
     blame = "caller"
     help = "List the ledgers of the node, or ask the other copies."
 
@@ -49,7 +45,6 @@ class LedgerNotFound(DanubeError):
 class LedgerExists(DanubeError):
     """A ledger with this id already exists with another epoch or durability."""
 
-    code = "ledger_exists"
     blame = "caller"
     help = "Take a new ledger id from the catalogue."
 
@@ -57,7 +52,6 @@ class LedgerExists(DanubeError):
 class ArgumentInvalid(DanubeError):
     """An argument is out of range, has the wrong type, or contradicts another argument."""
 
-    code = "argument_invalid"
     blame = "caller"
     grpc_status = GrpcStatus.INVALID_ARGUMENT
     exit_code = ExitCode.USAGE
@@ -68,7 +62,6 @@ class ArgumentInvalid(DanubeError):
 class LedgerFenced(DanubeError):
     """A newer epoch owns the ledger, or the ledger is closed. A ledger is never reopened for writing."""
 
-    code = "ledger_fenced"
     blame = "caller"
     help = "Recover the ledger and continue in a new one."
 
@@ -76,7 +69,6 @@ class LedgerFenced(DanubeError):
 class LedgerDamaged(DanubeError):
     """The requested bytes are on this node, but damaged. They are never served and never deleted."""
 
-    code = "ledger_damaged"
     blame = "environment"
     help = "Read another copy, restore the node's directory from a backup, or see `danube storage salvage`."
 
@@ -84,7 +76,6 @@ class LedgerDamaged(DanubeError):
 class LedgerAway(LedgerDamaged):
     """Part of the ledger may be in a data directory that is missing or unusable."""
 
-    code = "ledger_away"
     retriable = True
     help = "Bring the data directory back and start the node again."
 
@@ -92,8 +83,8 @@ class LedgerAway(LedgerDamaged):
 class OffsetsDamaged(DanubeError):
     """Every copy of these messages is damaged on disk. They are not skipped until an operator accepts the loss."""
 
-    code = "offsets_damaged"
     blame = "environment"
+    grpc_status = GrpcStatus.DATA_LOSS
     help = (
         "Restore the storage directory from a backup, or accept the loss with `danube storage salvage`, which lists it "
         "first."
@@ -115,7 +106,6 @@ class OffsetsDamaged(DanubeError):
 class EntryMissing(DanubeError):
     """The node does not hold the entry and never promised to."""
 
-    code = "entry_missing"
     blame = "caller"
     help = "Ask another copy; recovery counts this as one proven absence."
 
@@ -123,7 +113,6 @@ class EntryMissing(DanubeError):
 class EntryConflict(DanubeError):
     """A different entry already exists at this offset."""
 
-    code = "entry_conflict"
     blame = "caller"
     help = "Stop the writer: two writers used the same epoch."
 
@@ -131,7 +120,6 @@ class EntryConflict(DanubeError):
 class OffsetNotConfirmed(DanubeError):
     """The offset is above what the ack quorum is known to hold, so it cannot be read yet."""
 
-    code = "offset_not_confirmed"
     blame = "caller"
     retriable = True
     http_status = 409
@@ -142,7 +130,6 @@ class OffsetNotConfirmed(DanubeError):
 class LedgerUnrecoverable(DanubeError):
     """Too few copies answer to decide whether an entry was acknowledged. Nothing is dropped in the meantime."""
 
-    code = "ledger_unrecoverable"
     blame = "environment"
     retriable = True
     help = "Bring back one more of the ledger's storage nodes."
@@ -151,7 +138,6 @@ class LedgerUnrecoverable(DanubeError):
 class QuorumLost(DanubeError):
     """An entry can no longer reach its ack quorum; recovery decides whether it was kept."""
 
-    code = "quorum_lost"
     blame = "environment"
     retriable = True
     help = "Send it again with the same producer sequence; the topic continues in a new ledger."
@@ -160,7 +146,6 @@ class QuorumLost(DanubeError):
 class NodeBusy(DanubeError):
     """The queue of the journal is full."""
 
-    code = "node_busy"
     blame = "environment"
     retriable = True
     help = "Send more slowly, or wait for acknowledgements before sending more."
@@ -169,7 +154,6 @@ class NodeBusy(DanubeError):
 class TooManyLedgers(DanubeError):
     """The node already holds as many ledgers as it can track."""
 
-    code = "too_many_ledgers"
     blame = "environment"
     retriable = True
     help = "Delete ledgers, let them age out, or add a storage node."
@@ -178,7 +162,6 @@ class TooManyLedgers(DanubeError):
 class NodeClosed(DanubeError):
     """The storage node is stopping or stopped."""
 
-    code = "node_closed"
     blame = "environment"
     retriable = True
     help = "Connect to another node, or wait for this one to start."
@@ -187,7 +170,6 @@ class NodeClosed(DanubeError):
 class NodeUnreachable(DanubeError):
     """The node did not answer in time. The request may or may not have taken effect."""
 
-    code = "node_unreachable"
     blame = "environment"
     retriable = True
     help = "Check that the node is running and that the network reaches it."
@@ -196,7 +178,6 @@ class NodeUnreachable(DanubeError):
 class NodeReplaced(DanubeError):
     """Another node answers at this address: its disk was wiped, so an entry missing there proves nothing."""
 
-    code = "node_replaced"
     blame = "environment"
     help = "Let the ledger recover from its other copies."
 
@@ -204,7 +185,6 @@ class NodeReplaced(DanubeError):
 class CatalogConflict(DanubeError):
     """Another process changed the record first."""
 
-    code = "catalog_conflict"
     blame = "environment"
     retriable = True
     help = "Load the record again and decide again."
@@ -213,7 +193,6 @@ class CatalogConflict(DanubeError):
 class OwnershipLost(DanubeError):
     """A newer owner has taken over the topic; this one may no longer append or decide."""
 
-    code = "ownership_lost"
     blame = "environment"
     retriable = True
     help = "Look up the topic's owner and send there."
@@ -222,7 +201,6 @@ class OwnershipLost(DanubeError):
 class NodeDirectoryInvalid(DanubeError):
     """The directory belongs to another node or version, or a file that everything depends on is damaged."""
 
-    code = "node_directory_invalid"
     blame = "environment"
     help = "Point the node at its own directory, or restore it from a backup; never delete files from it."
 
@@ -230,7 +208,6 @@ class NodeDirectoryInvalid(DanubeError):
 class DirectoryInUse(DanubeError):
     """Another process is using the directory."""
 
-    code = "directory_in_use"
     blame = "caller"
     help = "Stop the other process, or choose another directory."
 
@@ -238,7 +215,6 @@ class DirectoryInUse(DanubeError):
 class StorageKindUnknown(DanubeError):
     """No storage node of this kind is installed."""
 
-    code = "storage_kind_unknown"
     blame = "caller"
     help = "Use `disk` or `memory`, or install the package that provides the kind."
 
@@ -249,7 +225,6 @@ class StorageKindUnknown(DanubeError):
 class BackupRunning(DanubeError):
     """Another backup of this broker is in progress; only one can run at a time."""
 
-    code = "backup_running"
     blame = "caller"
     retriable = True
     help = "Wait until it finishes. A backup whose client is gone ends within a minute."
@@ -258,7 +233,6 @@ class BackupRunning(DanubeError):
 class BackupEnded(DanubeError):
     """The backup was ended: its client was silent for too long, or the broker was restarted."""
 
-    code = "backup_ended"
     blame = "environment"
     help = "Delete the incomplete backup and create a new one."
 
@@ -266,7 +240,6 @@ class BackupEnded(DanubeError):
 class BackupInvalid(DanubeError):
     """The backup is incomplete, or was damaged or changed after it was created."""
 
-    code = "backup_invalid"
     blame = "environment"
     help = "Use another backup; `danube backup verify` names the files that are wrong."
 
@@ -274,7 +247,6 @@ class BackupInvalid(DanubeError):
 class DiskFull(DanubeError):
     """The disk has no room for new messages. Reads and deletions continue."""
 
-    code = "disk_full"
     blame = "environment"
     retriable = True
     help = "Free some space or use a larger disk. A running broker then resumes publishing automatically."
@@ -283,7 +255,6 @@ class DiskFull(DanubeError):
 class DiskFailed(DanubeError):
     """The operating system failed to write, sync or read. A failed write is never treated as done."""
 
-    code = "disk_failed"
     blame = "environment"
     help = "Check the disk and the kernel's log; if the file stays unreadable, restore the directory from a backup."
 
@@ -291,7 +262,6 @@ class DiskFailed(DanubeError):
 class FileMissing(DanubeError):
     """A file that should exist is missing."""
 
-    code = "file_missing"
     blame = "environment"
     help = "Restore the directory from a backup."
 
@@ -302,7 +272,6 @@ class FileMissing(DanubeError):
 class MetadataConflict(DanubeError):
     """A key has a different version than the transaction expects; the transaction changed nothing."""
 
-    code = "metadata_conflict"
     blame = "environment"
     retriable = True
     help = "Read the keys again and decide again."
@@ -311,7 +280,6 @@ class MetadataConflict(DanubeError):
 class MetadataInvalid(DanubeError):
     """The metadata store cannot accept this transaction, key, value, watch or session."""
 
-    code = "metadata_invalid"
     blame = "caller"
     help = "Report it with the message: a broker should never send such a request."
 
@@ -319,7 +287,6 @@ class MetadataInvalid(DanubeError):
 class MetadataFull(DanubeError):
     """The metadata store already holds as many keys, bytes, watches or sessions as it can."""
 
-    code = "metadata_full"
     blame = "environment"
     help = "Delete topics, namespaces or subscriptions that you no longer need, then try again."
 
@@ -327,7 +294,6 @@ class MetadataFull(DanubeError):
 class MetadataBusy(DanubeError):
     """Too many transactions are waiting for the metadata log."""
 
-    code = "metadata_busy"
     blame = "environment"
     retriable = True
     help = "Wait for earlier requests to finish, then try again."
@@ -336,7 +302,6 @@ class MetadataBusy(DanubeError):
 class MetadataDamaged(DanubeError):
     """The metadata directory is damaged or incomplete. Nothing in it is served, and nothing is deleted."""
 
-    code = "metadata_damaged"
     blame = "environment"
     help = "Restore the metadata directory from a backup; never delete files from it."
 
@@ -344,7 +309,6 @@ class MetadataDamaged(DanubeError):
 class MetadataOutdated(DanubeError):
     """The metadata is an older copy than the storage node beside it. Nothing was changed."""
 
-    code = "metadata_outdated"
     blame = "environment"
     help = "Restore the newest metadata directory, or both directories from the same backup."
 
@@ -352,7 +316,6 @@ class MetadataOutdated(DanubeError):
 class MetadataClosed(DanubeError):
     """The metadata store is closed."""
 
-    code = "metadata_closed"
     blame = "environment"
     retriable = True
     help = "Wait for the broker to start again, or use another broker."
@@ -361,7 +324,6 @@ class MetadataClosed(DanubeError):
 class WatchLagged(DanubeError):
     """The watcher did not keep up, and the changes that it missed are no longer stored."""
 
-    code = "watch_lagged"
     blame = "caller"
     retriable = True
     help = "Watch again, then scan."
@@ -370,6 +332,5 @@ class WatchLagged(DanubeError):
 class SessionExpired(DanubeError):
     """The session was closed or not kept alive in time; its keys are deleted."""
 
-    code = "session_expired"
     blame = "caller"
     help = "Open a new session and write its keys again."

@@ -10,7 +10,6 @@ from pydanube.base.errors.root import DanubeError, ExitCode, GrpcStatus
 class NameInvalid(DanubeError):
     """The name is not valid for a namespace, topic, subscription, producer or pipeline."""
 
-    code = "name_invalid"
     blame = "caller"
     grpc_status = GrpcStatus.INVALID_ARGUMENT
     exit_code = ExitCode.USAGE
@@ -20,7 +19,6 @@ class NameInvalid(DanubeError):
 class SubscriptionInvalid(DanubeError):
     """The type, start or options of the subscription are not valid."""
 
-    code = "subscription_invalid"
     blame = "caller"
     exit_code = ExitCode.USAGE
     help = "Use a type, start and options from docs/concepts/subscriptions.md."
@@ -29,7 +27,6 @@ class SubscriptionInvalid(DanubeError):
 class SubscriptionExists(DanubeError):
     """The topic already has a subscription with this name."""
 
-    code = "subscription_exists"
     blame = "caller"
     http_status = 409
     grpc_status = GrpcStatus.ALREADY_EXISTS
@@ -39,7 +36,6 @@ class SubscriptionExists(DanubeError):
 class SubscriptionNotFound(DanubeError):
     """The topic has no subscription with this name, or it was deleted."""
 
-    code = "subscription_not_found"
     blame = "caller"
     http_status = 404
     grpc_status = GrpcStatus.NOT_FOUND
@@ -50,7 +46,6 @@ class SubscriptionNotFound(DanubeError):
 class TooManySubscriptions(DanubeError):
     """The topic already has the maximum number of subscriptions."""
 
-    code = "too_many_subscriptions"
     blame = "caller"
     http_status = 409
     help = "Delete unused subscriptions."
@@ -59,7 +54,6 @@ class TooManySubscriptions(DanubeError):
 class AckInvalid(DanubeError):
     """The acknowledgement names messages that no consumer can have received, or too many ranges at once."""
 
-    code = "ack_invalid"
     blame = "caller"
     grpc_status = GrpcStatus.INVALID_ARGUMENT
     help = "Acknowledge offsets as they were delivered, in fewer ranges at a time."
@@ -68,7 +62,6 @@ class AckInvalid(DanubeError):
 class AcksScattered(DanubeError):
     """The acknowledgement is too far ahead of the oldest unacknowledged message for the cursor to record it."""
 
-    code = "acks_scattered"
     blame = "environment"
     retriable = True
     help = "Acknowledge the oldest messages first, then try again."
@@ -77,7 +70,6 @@ class AcksScattered(DanubeError):
 class StateInvalid(DanubeError):
     """A state record of the topic was written by no known version, or contradicts earlier records."""
 
-    code = "state_invalid"
     blame = "environment"
     help = "Restore the broker's data directory from a backup, or delete the topic and create it again."
 
@@ -88,7 +80,6 @@ class StateInvalid(DanubeError):
 class ProducerUnknown(DanubeError):
     """The topic does not know this producer, or has forgotten it."""
 
-    code = "producer_unknown"
     blame = "caller"
     help = "Attach the producer again."
 
@@ -96,7 +87,6 @@ class ProducerUnknown(DanubeError):
 class ProducerFenced(DanubeError):
     """A newer session has attached under the same producer name."""
 
-    code = "producer_fenced"
     blame = "caller"
     help = "Close this producer, and give each running producer its own name."
 
@@ -104,7 +94,6 @@ class ProducerFenced(DanubeError):
 class SequenceInvalid(DanubeError):
     """The number is not a valid sequence or message count."""
 
-    code = "sequence_invalid"
     blame = "caller"
     help = "Number messages consecutively, starting at 0."
 
@@ -112,7 +101,6 @@ class SequenceInvalid(DanubeError):
 class SequenceGap(DanubeError):
     """Earlier messages are missing: the topic accepts only the sequence that follows the last one."""
 
-    code = "sequence_gap"
     blame = "caller"
     help = "Send again, starting at the expected sequence."
 
@@ -120,7 +108,6 @@ class SequenceGap(DanubeError):
 class SequenceOverlap(DanubeError):
     """The batch repeats messages of several earlier batches, or mixes repeated and new messages."""
 
-    code = "sequence_overlap"
     blame = "caller"
     help = "Send the batch again exactly as it was sent first, or send its messages one by one."
 
@@ -128,7 +115,6 @@ class SequenceOverlap(DanubeError):
 class SequenceUnknown(DanubeError):
     """The topic has forgotten producers, so it cannot tell whether these messages were already published."""
 
-    code = "sequence_unknown"
     blame = "caller"
     help = (
         "Look up the producer's last message in the topic. If you will not send any of its messages again, open the "
@@ -139,7 +125,6 @@ class SequenceUnknown(DanubeError):
 class OffsetUnknown(DanubeError):
     """The batch was published so long ago that its offset is no longer stored."""
 
-    code = "offset_unknown"
     blame = "caller"
     help = "Treat it as published, and read the topic to find its offset."
 
@@ -147,7 +132,6 @@ class OffsetUnknown(DanubeError):
 class TooManyProducers(DanubeError):
     """The topic already tracks the maximum number of producers: each is connected or has used its name recently."""
 
-    code = "too_many_producers"
     blame = "caller"
     help = (
         "Close producers that you no longer need, and reuse a few names or use none. An unused name makes room after "
@@ -161,7 +145,6 @@ class TooManyProducers(DanubeError):
 class ConsumerBusy(DanubeError):
     """The Exclusive subscription already has a consumer."""
 
-    code = "consumer_busy"
     blame = "caller"
     retriable = True
     grpc_status = GrpcStatus.PERMISSION_DENIED
@@ -171,7 +154,6 @@ class ConsumerBusy(DanubeError):
 class LeaseEnded(DanubeError):
     """The lease of the message has ended: it expired, or the broker was restarted."""
 
-    code = "lease_ended"
     blame = "caller"
     http_status = 409
     help = "Receive again. If the work takes longer, ask for a longer lease or extend it in time."
@@ -180,7 +162,6 @@ class LeaseEnded(DanubeError):
 class TooManyLeases(DanubeError):
     """The broker already tracks the maximum number of leased messages."""
 
-    code = "too_many_leases"
     blame = "caller"
     retriable = True
     help = "Acknowledge received messages, or wait until leases end."
@@ -189,7 +170,6 @@ class TooManyLeases(DanubeError):
 class ConsumerNotFound(DanubeError):
     """No connected consumer of the subscription has this id."""
 
-    code = "consumer_not_found"
     blame = "caller"
     retriable = True
     http_status = 404
@@ -199,7 +179,6 @@ class ConsumerNotFound(DanubeError):
 class TooManyConsumers(DanubeError):
     """The subscription already has the maximum number of consumers."""
 
-    code = "too_many_consumers"
     blame = "caller"
     retriable = True
     grpc_status = GrpcStatus.RESOURCE_EXHAUSTED
@@ -209,7 +188,6 @@ class TooManyConsumers(DanubeError):
 class FilterInvalid(DanubeError):
     """There are too many key filters, of a consumer or of all consumers together, or one is empty or too long."""
 
-    code = "filter_invalid"
     blame = "caller"
     grpc_status = GrpcStatus.INVALID_ARGUMENT
     help = "Use at most 16 key filters of 1 to 256 bytes, on Key-Shared subscriptions only."
@@ -218,7 +196,6 @@ class FilterInvalid(DanubeError):
 class PolicyInvalid(DanubeError):
     """The policy does not exist, or does not allow this value."""
 
-    code = "policy_invalid"
     blame = "caller"
     grpc_status = GrpcStatus.INVALID_ARGUMENT
     exit_code = ExitCode.USAGE
@@ -228,7 +205,6 @@ class PolicyInvalid(DanubeError):
 class SubscriptionOptionInvalid(PolicyInvalid):
     """The subscription option does not exist, or does not allow this value."""
 
-    code = "subscription_option_invalid"
     help = "Correct the option; docs/subscriptions.md lists all of them with units and limits."
 
 
@@ -238,7 +214,6 @@ class SubscriptionOptionInvalid(PolicyInvalid):
 class TopicRecovering(DanubeError):
     """A write to the topic failed, and the broker is finding out which messages were stored."""
 
-    code = "topic_recovering"
     blame = "environment"
     retriable = True
     help = "Try again in a moment; if it persists, check the storage nodes."
@@ -247,7 +222,6 @@ class TopicRecovering(DanubeError):
 class TopicBusy(DanubeError):
     """Too much data of the topic is waiting to become durable."""
 
-    code = "topic_busy"
     blame = "environment"
     retriable = True
     help = "Wait for earlier requests to finish, then try again."
@@ -256,7 +230,6 @@ class TopicBusy(DanubeError):
 class TopicClosed(DanubeError):
     """This broker no longer serves the topic."""
 
-    code = "topic_closed"
     blame = "server"
     retriable = True
     help = "Look the topic up again and connect to its owner."
@@ -265,7 +238,6 @@ class TopicClosed(DanubeError):
 class NotReliable(DanubeError):
     """The topic is not reliable: it stores nothing, so it cannot do this."""
 
-    code = "not_reliable"
     blame = "caller"
     http_status = 409
     help = "Use a reliable topic."
@@ -274,7 +246,6 @@ class NotReliable(DanubeError):
 class SubscriptionKindDiffers(DanubeError):
     """The subscription already exists with another type."""
 
-    code = "subscription_kind_differs"
     blame = "caller"
     http_status = 409
     help = "Use the subscription's own type, or another subscription."
@@ -283,7 +254,6 @@ class SubscriptionKindDiffers(DanubeError):
 class SinkConflict(DanubeError):
     """The batch of an exactly-once writer is neither new nor identical to the one that it wrote before."""
 
-    code = "sink_conflict"
     blame = "caller"
     help = (
         "Continue with the checkpoint that the query had. Two queries, or two writes of one batch, each need their "
@@ -294,7 +264,6 @@ class SinkConflict(DanubeError):
 class TooManySinks(DanubeError):
     """The broker already tracks the maximum number of exactly-once writers, and all were active recently."""
 
-    code = "too_many_sinks"
     blame = "caller"
     help = "Let queries keep their checkpoints, and run `danube sink forget` for writers that will not return."
 
@@ -302,7 +271,6 @@ class TooManySinks(DanubeError):
 class SinkBlocked(DanubeError):
     """A committed batch cannot be written, so its topics accept no other messages."""
 
-    code = "sink_blocked"
     blame = "environment"
     help = (
         "See `danube sink list` for the cause and fix it; the broker then writes the batch. If its staged rows are "
@@ -313,6 +281,5 @@ class SinkBlocked(DanubeError):
 class SinkExpired(DanubeError):
     """The staged rows of a batch are gone, so the batch cannot be committed."""
 
-    code = "sink_expired"
     blame = "caller"
     help = "Run the batch again; staged rows are kept for one day."

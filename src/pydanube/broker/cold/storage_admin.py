@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydanube.base.errors import DanubeError, ObjectsRefused, SegmentDamaged, SegmentMissing
-from pydanube.base.limits import SEGMENTS_LISTED_MAX
+from pydanube.base.limits import ERROR_MESSAGE_CHARACTERS_MAX, OFFSET_MAX, SEGMENTS_LISTED_MAX, TROUBLES_LISTED_MAX
 from pydanube.broker.cold.claim import check_mark
 from pydanube.broker.cold.tiering import OBJECT_STORAGE, Tiering
-from pydanube.broker.directory.notes import Notes
 from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.jobs import JobAnswer, Jobs
+from pydanube.ports.metadata import MetadataStore
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.stream import Stream
 from pydanube.stream.cold import Cold, Entry, SegmentIndex, find_entry, index_key
@@ -92,11 +92,12 @@ class ObjectStorageStatus:
 class StorageAdmin:
     """What the door offers operators about storage. Without object storage it only knows local ledgers."""
 
-    def __init__(self, tiering: Tiering | None, reader: ColdReader, notes: Notes) -> None:
+    def __init__(self, tiering: Tiering | None, reader: ColdReader, metadata: MetadataStore) -> None:
         self._tiering = tiering
         self._reader = reader
-        self._notes = notes
+        self._metadata = metadata
         self._jobs = Jobs()
+        self.close = self._jobs.close
         self._verifying = Semaphore(VERIFIED_AT_ONCE)
 
     @property
@@ -123,43 +124,18 @@ class StorageAdmin:
     async def _parts(self, stream: Stream, start: int) -> AsyncIterator[Part]:
         record = stream.record
         start = max(start, record.kept_from)
-        async for part in self._uploaded(stream, record.cold.entries, start):
-            yield part
+        async for entry in self._uploaded(stream, record.cold.entries, start, OFFSET_MAX):
+            yield _part_of(stream, entry)
         for ledger in record.ledgers.reaching(max(record.cold.end, start)):
             if ledger.phase is Phase.SEALED and not ledger.empty:
                 yield Part(f"ledger-{ledger.id}", LOCAL, ledger.first, ledger.last, ledger.bytes, 0, ledger.newest)
 
-    async def _uploaded(self, stream: Stream, entries: Sequence[Entry], start: int) -> AsyncIterator[Part]:
-        """The segments of the record and of its index objects. An index that cannot be read is listed instead of its
-        segments."""
-        for entry in entries:
-            if entry.last < start:
-                continue
-            if isinstance(entry, Segment):
-                yield _segment_part(stream, entry)
-                continue
-            try:
-                listed = await self._reader.entries(stream.name, entry)
-            except (SegmentMissing, SegmentDamaged):
-                yield _index_part(stream, entry)
-                continue
-            async for part in self._uploaded(stream, listed, start):
-                yield part
-
-    async def sealed(self, topic: Topic, start: int, end: int, limit: int) -> list[tuple[str, Segment]]:
-        """Segments with offsets from `start` up to but not including `end`, with the keys of their objects.
-
-        Segments whose index cannot be read are left out: a client that reads them through the broker gets the error.
-        """
-        stream = topic.ledger.stream
-        found: list[tuple[str, Segment]] = []
-        async for segment in self._segments(stream, stream.record.cold.entries, start, end):
-            if len(found) >= limit:
-                break
-            found.append((segment_key(stream.name, segment.plan), segment))
-        return found
-
-    async def _segments(self, stream: Stream, entries: Sequence[Entry], start: int, end: int) -> AsyncIterator[Segment]:
+    async def _uploaded(
+        self, stream: Stream, entries: Sequence[Entry], start: int, end: int, *, skips: bool = False
+    ) -> AsyncIterator[Entry]:
+        """The segments of the record and of its index objects that have offsets from `start` up to but not including
+        `end`. An index that is lost or damaged stands for its segments; with `skips`, one that cannot be read is left
+        out."""
         for entry in entries:
             if entry.last < start or entry.first >= end:
                 continue
@@ -168,10 +144,28 @@ class StorageAdmin:
                 continue
             try:
                 listed = await self._reader.entries(stream.name, entry)
-            except DanubeError:
+            except DanubeError as error:
+                if not skips and not isinstance(error, SegmentMissing | SegmentDamaged):
+                    raise
+                if not skips:
+                    yield entry
                 continue
-            async for segment in self._segments(stream, listed, start, end):
-                yield segment
+            async for each in self._uploaded(stream, listed, start, end, skips=skips):
+                yield each
+
+    async def sealed(self, topic: Topic, start: int, end: int, limit: int) -> list[tuple[str, Segment]]:
+        """Segments with offsets from `start` up to but not including `end`, with the keys of their objects.
+
+        Segments whose index cannot be read are left out: a client that reads them through the broker gets the error.
+        """
+        stream = topic.ledger.stream
+        found: list[tuple[str, Segment]] = []
+        async for segment in self._uploaded(stream, stream.record.cold.entries, start, end, skips=True):
+            if len(found) >= limit:
+                break
+            assert isinstance(segment, Segment)
+            found.append((segment_key(stream.name, segment.plan), segment))
+        return found
 
     @property
     def direct_location(self) -> tuple[str, Mapping[str, str]] | None:
@@ -206,7 +200,7 @@ class StorageAdmin:
             tiering.uploaded,
             tiering.uploaded_bytes,
             dict(troubles.failures),
-            len([place for place in troubles.places() if place != OBJECT_STORAGE]),
+            len([name for name in troubles.affected() if name != OBJECT_STORAGE]),
             tuple(troubles.of(OBJECT_STORAGE)),
         )
 
@@ -216,7 +210,7 @@ class StorageAdmin:
         try:
             await tiering.check_claimed()
             async with asyncio.timeout(CHECK_SECONDS):
-                await check_mark(tiering.tier.segments, self._notes, tiering.tier.location)
+                await check_mark(tiering.tier.segments, self._metadata, tiering.tier.location)
         except TimeoutError:
             return f"{tiering.tier.location} did not answer in {CHECK_SECONDS:g} seconds"
         except DanubeError as error:
@@ -275,9 +269,6 @@ class StorageAdmin:
             sum(segment.size for segment in made),
         )
 
-    async def close(self) -> None:
-        await self._jobs.close()
-
 
 def total(usages: Iterable[tuple[str, Usage]]) -> Usage:
     """The sum for several partitions or topics. Each trouble is prefixed with the name of its partition."""
@@ -291,8 +282,15 @@ def total(usages: Iterable[tuple[str, Usage]]) -> Usage:
         sum(each.waiting for each in found),
         sum(each.doomed for each in found),
         max((each.lag_seconds for each in found), default=0.0),
-        tuple(f"{name}: {trouble}" for name, each in named for trouble in each.troubles),
+        first_few([f"{name}: {trouble}" for name, each in named for trouble in each.troubles]),
     )
+
+
+def first_few(troubles: Sequence[str]) -> tuple[str, ...]:
+    """Those that fit an answer, and how many more there are: all partitions of a topic may have some."""
+    more = len(troubles) - TROUBLES_LISTED_MAX
+    few = [each[:ERROR_MESSAGE_CHARACTERS_MAX] for each in troubles[:TROUBLES_LISTED_MAX]]
+    return (*few, f"and {more} more") if more > 0 else tuple(few)
 
 
 def _count(cold: Cold) -> int:
@@ -305,12 +303,9 @@ def _fault(error: DanubeError) -> str:
     return LOST if isinstance(error, SegmentMissing) else DAMAGED
 
 
-def _segment_part(stream: Stream, segment: Segment) -> Part:
-    where = BOTH if segment.first >= stream.record.cold.local_from else COLD
-    sizes = (segment.bytes, segment.size, segment.newest)
-    return Part(segment_key(stream.name, segment.plan), where, segment.first, segment.last, *sizes)
-
-
-def _index_part(stream: Stream, index: SegmentIndex) -> Part:
-    sizes = (index.bytes, index.size, index.newest)
-    return Part(index_key(stream.name, index), UNREADABLE, index.first, index.last, *sizes)
+def _part_of(stream: Stream, entry: Entry) -> Part:
+    sizes = (entry.first, entry.last, entry.bytes, entry.size, entry.newest)
+    if isinstance(entry, SegmentIndex):
+        return Part(index_key(stream.name, entry), UNREADABLE, *sizes)
+    where = BOTH if entry.first >= stream.record.cold.local_from else COLD
+    return Part(segment_key(stream.name, entry.plan), where, *sizes)

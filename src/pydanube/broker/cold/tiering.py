@@ -17,24 +17,18 @@ from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
-from pydanube.base.errors import (
-    BatchInvalid,
-    BatchTooLarge,
-    DanubeError,
-    ObjectsFailed,
-    OwnershipLost,
-    SegmentMissing,
-)
+from pydanube.base.errors import BatchInvalid, BatchTooLarge, DanubeError, ObjectsFailed, OwnershipLost, SegmentMissing
 from pydanube.base.limits import MIB, OFFSET_MAX, SECOND
-from pydanube.broker.cold.topic_tables import TopicTables
+from pydanube.broker.cold.topic_tables import TopicTables, change_cold
 from pydanube.broker.topic.topic import Topic
-from pydanube.broker.work.background_failures import BackgroundFailures
+from pydanube.broker.work.failures import BackgroundFailures
 from pydanube.ports.clock import Clock
 from pydanube.storage.checked_clock import checked_clock
+from pydanube.storage.futures import cancel_all
 from pydanube.storage.guard import Guard
 from pydanube.storage.stream.cold import ColdTier
 from pydanube.storage.stream.stream import Stream
-from pydanube.stream.cold import Cold, Doomed, Entry, SegmentIndex, index_key, make_index
+from pydanube.stream.cold import Doomed, Entry, SegmentIndex, index_key, make_index
 from pydanube.stream.record import StreamRecord
 from pydanube.stream.retention import SealedPart, trim_before
 from pydanube.stream.segments import Segment, SegmentPlan, segment_key
@@ -149,9 +143,9 @@ class Tiering:
             if not number % TOPICS_A_SLICE:
                 await asyncio.sleep(0)
         served = {topic.ledger.stream.name for topic in topics}
-        for place in self.troubles.places():
-            if place not in served and place != OBJECT_STORAGE:
-                self.troubles.forget(place)
+        for name in self.troubles.affected():
+            if name not in served and name != OBJECT_STORAGE:
+                self.troubles.forget(name)
 
     def begin(self, topic: Topic) -> Task[None] | None:
         stream = topic.ledger.stream
@@ -216,10 +210,7 @@ class Tiering:
 
     async def close(self) -> None:
         """Stops in the middle of any work: the next owner of a stream continues with it."""
-        working = list(self._working.values())
-        for task in working:
-            task.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
+        await cancel_all(self._working.values())
         await self.tier.segments.close()
 
     # -- uploading -----------------------------------------------------------------------------------------------------
@@ -236,7 +227,7 @@ class Tiering:
 
     async def _upload(self, topic: Topic) -> None:
         stream = topic.ledger.stream
-        while not topic.reserved and await self._upload_one(stream):  # not during a commit, which is not visible yet
+        while topic.filler.open is None and await self._upload_one(stream):  # what a job writes is not visible yet
             pass
         self._upload_now.pop(stream.name, None)
 
@@ -254,7 +245,7 @@ class Tiering:
         if planned is None:
             return False
         if planned.last < record.kept_from:
-            await _change(stream, lambda cold: cold.given_up(stream.name))
+            await change_cold(stream, lambda cold: cold.given_up(stream.name))
             return True
         measured = _Measured(stream.read_planned(planned))
         if await measured.empty():
@@ -350,9 +341,9 @@ class Tiering:
             written = await self._write(stream, segment.plan, stream.read_planned(segment.plan))
             if written.digest != segment.digest:
                 raise
-            await _change(stream, lambda cold: cold.replaced(segment, written))
+            await change_cold(stream, lambda cold: cold.replaced(segment, written))
         await self.check_location()
-        await _change(stream, lambda cold: cold.evicted(segment.last + 1))
+        await change_cold(stream, lambda cold: cold.evicted(segment.last + 1))
 
     # -- deleting objects ----------------------------------------------------------------------------------------------
 
@@ -378,7 +369,7 @@ class Tiering:
         for key in gone:
             await self.tier.segments.delete(key)
         if gone:
-            await _change(stream, lambda cold: cold.forgotten(gone))
+            await change_cold(stream, lambda cold: cold.forgotten(gone))
 
     def _deletable(self, doomed: Doomed, now: int) -> bool:
         """Whether the lease for readers of the table has ended, by a clock that can be trusted."""
@@ -386,7 +377,7 @@ class Tiering:
 
     async def _unfold(self, stream: Stream) -> None:
         entries = await self.tier.reader.entries(stream.name, stream.record.cold.indexes[0])
-        await _change(stream, lambda cold: cold.unfolded(stream.name, entries))
+        await change_cold(stream, lambda cold: cold.unfolded(stream.name, entries))
 
     def _unfolds(self, topic: Topic) -> bool:
         """Whether retention ends, or will soon end, the first segment of the first index, which is then unfolded."""
@@ -415,7 +406,7 @@ class Tiering:
         index, data = make_index(entries, stream.record.cold.unfolds)
         await self.tier.segments.create(index_key(stream.name, index), data)
         await self.check_location()
-        await _change(stream, lambda cold: cold.folded(entries, index))
+        await change_cold(stream, lambda cold: cold.folded(entries, index))
 
 
 class _Measured:
@@ -464,8 +455,3 @@ async def _check_rows(stream: Stream, segment: Segment) -> None:
     if rows != segment.rows:
         key = segment_key(stream.name, segment.plan)
         raise SegmentMissing(f"{key} is missing, and the local copy has {rows} of its {segment.rows} rows")
-
-
-async def _change(stream: Stream, change: Callable[[Cold], Cold]) -> StreamRecord:
-    """Changes the part of the stream's record that is about object storage."""
-    return await stream.decide(lambda record: record.with_cold(record.owner, change(record.cold)))

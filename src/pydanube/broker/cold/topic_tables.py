@@ -96,7 +96,7 @@ class TopicTables:
         stream = topic.ledger.stream
         self.uri(stream.name)
         if not stream.record.cold.tabled:
-            await _change(stream, lambda cold: replace(cold, tabled=True))
+            await change_cold(stream, lambda cold: replace(cold, tabled=True))
         if self.settled(topic):
             return
         content = _content_of(topic)
@@ -145,7 +145,7 @@ class TopicTables:
             plan = self._next_merge(topic)
             if plan is None:
                 return
-            await _change(stream, lambda cold: replace(cold, merging=plan))
+            await change_cold(stream, lambda cold: replace(cold, merging=plan))
         cold = stream.record.cold
         plan = cold.merging
         assert plan is not None
@@ -155,13 +155,13 @@ class TopicTables:
                 segment = await self._tier.segments.merge(segment_key(stream.name, plan), plan, stream.name, sources)
         except (BatchTooLarge, SegmentConflict, SegmentMissing, SegmentDamaged) as error:
             log.error("%s: could not merge segments %d to %d: %s", stream.name, plan.first, plan.last, error)
-            await _change(stream, Cold.merge_given_up)
+            await change_cold(stream, Cold.merge_given_up)
             self._state(stream).unmergeable |= {key for key, _ in sources}
             raise
         if self._check_location is not None:
             await self._check_location()
         not_before = self._clock.wall() + round(self._tier.settings.lease_seconds * SECOND)
-        await _change(stream, lambda found: found.merged(stream.name, segment, not_before))
+        await change_cold(stream, lambda found: found.merged(stream.name, segment, not_before))
         await self.follow(topic)
 
     def _state(self, stream: Stream) -> _TableState:
@@ -172,5 +172,6 @@ def _content_of(topic: Topic) -> _Content:
     return topic.ledger.stream.record.cold.entries, topic.options.table is not None
 
 
-async def _change(stream: Stream, change: Callable[[Cold], Cold]) -> None:
+async def change_cold(stream: Stream, change: Callable[[Cold], Cold]) -> None:
+    """Changes the part of the stream's record that is about object storage."""
     await stream.decide(lambda record: record.with_cold(record.owner, change(record.cold)))

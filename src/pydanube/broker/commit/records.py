@@ -1,32 +1,33 @@
-"""What is remembered about each writer, as keys of the metadata store. `topic/sinks.py` explains the records."""
+"""What is remembered about each writer, in the metadata. `topic/sinks.py` explains the records."""
 
 from __future__ import annotations
 
 from pydanube.base.limits import SINKS_MAX
 from pydanube.metadata.records import Entry
+from pydanube.metadata.tables import SINKS
 from pydanube.ports.metadata import MetadataStore
+from pydanube.storage.metadata.table import Row, Table
 from pydanube.topic.sinks import SinkKey, SinkRecord, overdue
 
-PREFIX = "sinks/"
 
-
-class SinkRecords:
+class SinkRecords(Table[SinkRecord]):
     """All records. Each version is decoded only once, because a new writer is compared with all of them."""
 
     def __init__(self, store: MetadataStore) -> None:
-        self._store = store
-        self._decoded: dict[str, tuple[int, SinkRecord]] = {}  # by key, with its version
+        super().__init__(store, SINKS)
+        self._decoded: dict[str, Row[SinkRecord]] = {}
 
     def load(self, key: SinkKey) -> tuple[SinkRecord | None, int]:
         """The record and its version; None and 0 if there is none."""
-        entry = self._store.get(PREFIX + key.digest)
-        return (None, 0) if entry is None else (self._read(PREFIX + key.digest, entry), entry.version)
+        row = self.row(key.digest)
+        return (None, 0) if row is None else (row.record, row.version)
 
-    def knows(self, digest: str) -> bool:
-        return self._store.get(PREFIX + digest) is not None
+    def is_open(self, sink: bytes, batch: int) -> bool:
+        """Whether this version of a writer's record is the newest: a decision that is still to be carried out."""
+        return bool(batch) and self.version(sink.hex()) == batch
 
-    def listed(self, limit: int | None = None) -> list[SinkRecord]:
-        return [self._read(key, entry) for key, entry in self._store.scan(PREFIX, limit=limit)]
+    def listed(self, after: str = "", limit: int | None = None) -> list[SinkRecord]:
+        return [row.record for row in self.scan(after=after, limit=limit)]
 
     def others(self, key: SinkKey, topic: int | None) -> list[SinkRecord]:
         """The records of other queries that write to the same topic under the same name."""
@@ -35,27 +36,25 @@ class SinkRecords:
 
     def has_room(self, coming: int) -> bool:
         """Whether there is room for `coming` more writers."""
-        return self._store.count(PREFIX) + coming <= SINKS_MAX
+        return self.count() + coming <= SINKS_MAX
 
     def overdue(self, now: int, coming: int = 1) -> list[SinkRecord]:
         return overdue(self.listed(), now, coming)
 
-    async def put(self, record: SinkRecord, version: int) -> None:
-        key = PREFIX + record.key.digest
-        await self._store.transact([(key, version)], [(key, record.encode())])
+    async def keep(self, record: SinkRecord, version: int) -> None:
+        await self.replace(record.key.digest, version, record)
 
     async def drop(self, record: SinkRecord, version: int) -> None:
-        key = PREFIX + record.key.digest
         try:
-            await self._store.transact([(key, version)], [(key, None)])
+            await self.replace(record.key.digest, version, None)
         finally:  # only afterwards, because listing the records meanwhile would decode it again
-            self._decoded.pop(key, None)
+            self._decoded.pop(record.key.digest, None)
 
-    def _read(self, key: str, entry: Entry) -> SinkRecord:
+    def _row(self, key: str, entry: Entry) -> Row[SinkRecord]:
         known = self._decoded.get(key)
-        if known is None or known[0] != entry.version:
-            known = self._decoded[key] = (entry.version, SinkRecord.decode(entry.value))
-        return known[1]
+        if known is None or known.version != entry.version:
+            known = self._decoded[key] = super()._row(key, entry)
+        return known
 
 
 def outlived(record: SinkRecord, topic: int | None) -> bool:

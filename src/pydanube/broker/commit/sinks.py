@@ -1,9 +1,8 @@
 """Exactly-once writes: rows are staged in a hidden topic, decided in the metadata, and rolled forward.
 
-The decision is made durable first; then the rows are appended to every partition in order. When all of them are written
-and that is durable, they become visible, together with what others have published in between: a producer waits for a
-window of rows at most. After a crash, the numbers of the rows after the offset that the decision names tell which of
-them are written; no other job writes to the partition meanwhile.
+The decision is made durable first. It names what was staged and no offsets: the owner of each partition decides where
+the rows go and shows them when all of them are written (`broker/commit/participant.py`). This module decides, asks the
+owners until every part is filled, also after a crash, and records that it is done. Nothing is reserved meanwhile.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future, Task
-from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -31,32 +29,21 @@ from pydanube.base.errors import (
     SinkExpired,
     TooManySinks,
     TopicBusy,
-    TopicClosed,
     TopicExists,
     TopicNotFound,
-    TopicRecovering,
 )
 from pydanube.base.limits import (
     MIB,
     SINK_BLOCKED_SECONDS,
     SINK_TEXT_BYTES_MAX,
-    SINK_WINDOW_BYTES,
     SINKS_MAX,
     STAGED_SECONDS,
 )
 from pydanube.base.names import TopicName, parse_topic
 from pydanube.base.retry import Backoff
+from pydanube.broker.commit.participant import OwnPartitions, Participant, PartOfBatch
 from pydanube.broker.commit.records import SinkRecords, outlived
-from pydanube.broker.commit.rows import (
-    admitted,
-    begin_rows,
-    certain,
-    landed,
-    numbered,
-    rows_from,
-    slow_down,
-    staged_batches,
-)
+from pydanube.broker.commit.rows import admit, slow_down
 from pydanube.broker.directory.directory import SYSTEM_NAMESPACE, Directory
 from pydanube.broker.serving.lifecycle import Lifecycle
 from pydanube.broker.serving.open_topic import OpenTopic
@@ -65,19 +52,10 @@ from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.errands import Errands
 from pydanube.broker.work.named_locks import NamedLocks
 from pydanube.storage.checked_clock import CheckedClock
+from pydanube.storage.futures import cancel_all, settle
 from pydanube.storage.guard import Guard
 from pydanube.topic.sink_inputs import bounded
-from pydanube.topic.sinks import (
-    Once,
-    Part,
-    Ref,
-    Request,
-    SinkKey,
-    SinkRecord,
-    Verdict,
-    judge,
-    read_decision,
-)
+from pydanube.topic.sinks import Once, Part, Ref, SinkKey, SinkRecord, SinkRequest, Verdict, judge, read_decision
 
 log = logging.getLogger(__name__)
 STAGING = "sink-"
@@ -101,7 +79,8 @@ class Sinks:
         self._errands = errands
         self._clock = clock
         self._records = SinkRecords(directory.store)
-        self.window_bytes = SINK_WINDOW_BYTES
+        self.own = OwnPartitions(topics, self._records)
+        self._participant: Participant = self.own
         self.staged_bytes_max = STAGED_BYTES_MAX
         self._turns = NamedLocks()  # one commit at a time for each writer, by digest
         self.guard = Guard("tidying up after jobs")
@@ -109,15 +88,16 @@ class Sinks:
         self._rolling: dict[str, Task[None]] = {}
         self._coming: dict[str, None] = {}  # writers that were admitted but are not recorded yet, by digest
         self._undone: dict[str, SinkRecord] = {}  # decided but not committed, by digest
-        self._unstored: dict[str, int] = {}  # those that may not be durable yet, with the version that they replace
-        self._held: dict[str, dict[str, Topic]] = {}  # the topics reserved for them, and their staging topics
-        self._failing: dict[str, dict[str, float]] = {}  # since when nothing could be written, by place
+        self._unstored: dict[str, int] = {}  # decisions that may not be durable yet, with the version that they replace
+        self._filled: dict[str, Future[None]] = {}  # done when all of their rows are visible
+        self._held: dict[str, Topic] = {}  # their staging topics, if these are open
+        self._failing: dict[str, dict[str, float]] = {}  # since when nothing could be written, by partition
         self._blocked: dict[str, SinkBlocked] = {}  # those that need an operator, and why
-        self._unwritten: dict[str, float] = {}  # writers that began but staged nothing, and since when that is known
+        self._unwritten: dict[str, float] = {}  # writers that began but staged nothing, and since when
         self._given_up: dict[str, int] = {}  # blocked batches to abandon, and how many operators wait for it
         for record in self._records.listed():
             if not record.committed:
-                self._undone[record.key.digest] = record
+                self._note(record.key.digest, record)
 
     # -- for writers ---------------------------------------------------------------------------------------------------
 
@@ -131,7 +111,7 @@ class Sinks:
             )
         return name, self._records.load(key)[0]
 
-    async def commit(self, principal: Principal, key: SinkKey, request: Request) -> Verdict:
+    async def commit(self, principal: Principal, key: SinkKey, request: SinkRequest) -> Verdict:
         """Returns when the rows are written and visible. Once decided, this happens even without the caller."""
         if len(request.run) > SINK_TEXT_BYTES_MAX:
             raise RequestInvalid(f"the name of a run may have at most {SINK_TEXT_BYTES_MAX} characters")
@@ -152,11 +132,13 @@ class Sinks:
             finally:  # it was refused, or decided and will be recorded
                 self._coming.pop(key.digest, None)
             if verdict is Verdict.NEW:
-                await self._finish(key.digest)
+                await self._fill(key.digest)
                 await slow_down(targets)
             elif record is not None and (repeated := record.repeated(request)) != record:
                 repeated = replace(repeated, time=self._clock.wall())
-                await self._records.put(repeated, version)  # before the answer: a second, different write is a conflict
+                await self._records.keep(
+                    repeated, version
+                )  # before the answer: a second, different write is a conflict
             return verdict
 
     async def forget(self, key: SinkKey, *, abandon: bool = False) -> None:
@@ -180,7 +162,7 @@ class Sinks:
 
     @contextmanager
     def _giving_up(self, digest: str) -> Iterator[None]:
-        """Marks the batch as given up for as long as the operator waits; callers that wait for it are told."""
+        """Marks the batch as given up while the operator waits, and tells callers that wait for it."""
         self._given_up[digest] = self._given_up.get(digest, 0) + 1
         try:
             yield
@@ -200,6 +182,10 @@ class Sinks:
         """Why the last batch of the writer cannot be written, if it needs an operator."""
         return self._blocked.get(key.digest)
 
+    def is_written(self, record: SinkRecord) -> bool:
+        """Whether all rows of the batch are visible: its caller may know that before it is recorded."""
+        return record.committed or (record.key.digest in self._filled and self._filled[record.key.digest].done())
+
     def check_deletable(self, topic: TopicName) -> None:
         """Raises if rows staged in this topic are decided but not written to their target yet."""
         if any(staging_topic(record.key) == str(topic) for record in self._undone.values()):
@@ -210,15 +196,13 @@ class Sinks:
         """How many writers have a last batch that cannot be written without an operator."""
         return len(self._blocked)
 
-    def listed(self, limit: int | None = None) -> list[SinkRecord]:
-        """The records, those of blocked writers first."""
-        blocked = [self._undone[digest] for digest in self._blocked]
-        others = [each for each in self._records.listed(limit) if each.key.digest not in self._blocked]
-        return [*blocked, *others][:limit]
+    def listed(self, after: str = "", limit: int | None = None) -> list[SinkRecord]:
+        """The records in the order of the digests of their keys, from the one after `after` on."""
+        return self._records.listed(after, limit)
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
-    async def _decide(self, principal: Principal, key: SinkKey, request: Request, version: int) -> list[OpenTopic]:
+    async def _decide(self, principal: Principal, key: SinkKey, request: SinkRequest, version: int) -> list[OpenTopic]:
         """Decides the batch; from then on it is completed without the caller. Returns where the rows go."""
         staged = await self._staged(key)
         refs = await self._decision(staged, request)
@@ -230,41 +214,33 @@ class Sinks:
             self._topics.ask(principal, Action.TOPIC_PUBLISH, name)  # for all, before anything is created or reserved
             if self._directory.find(name) is None:
                 self._topics.ask(principal, Action.TOPIC_CREATE, name)
-        reserved: dict[str, Topic] = {}
         parts: list[Part] = []
         targets: list[OpenTopic] = []
-        try:
-            for place in sorted(refs, key=str):  # always in the same order, so that no two writers wait for each other
-                opened = await self._topics.open(principal, Action.TOPIC_PUBLISH, place, create=True, reliable=True)
-                await self._topics.counted(opened.name.namespace)
-                topic = await admitted(opened, staged, refs[place])
-                offset = await begin_rows(topic)
-                reserved[place] = topic
-                targets.append(opened)
-                parts.append(Part(str(opened.name), opened.record.id, offset, sum(ref.rows for ref in refs[place])))
-            if any(topic.closed or topic.lost for topic in reserved.values()):
-                raise TopicClosed("this broker no longer serves one of the partitions")
-            target = await self._topic_of(key)
-        except BaseException:
-            for topic in reserved.values():
-                topic.reserve(None)
-            raise
-        now = self._clock.wall()
-        self._undone[key.digest] = SinkRecord(key, *request, parts=tuple(parts), topic=target, time=now)
+        for partition in sorted(refs):
+            opened = await self._topics.open(principal, Action.TOPIC_PUBLISH, partition, create=True, reliable=True)
+            await self._topics.counted(opened.name.namespace)
+            await admit(opened, staged, refs[partition])
+            targets.append(opened)
+            parts.append(Part(str(opened.name), opened.record.id, sum(ref.rows for ref in refs[partition])))
+        target = await self._topic_of(key)
+        self._note(key.digest, SinkRecord(key, *request, parts=tuple(parts), topic=target, time=self._clock.wall()))
         self._unstored[key.digest] = version
-        self._held[key.digest] = reserved
         self._hold_staged(key.digest, staged)
         return targets
+
+    def _note(self, digest: str, decided: SinkRecord) -> None:
+        self._undone[digest] = decided
+        self._filled[digest] = asyncio.get_running_loop().create_future()
 
     async def _store_decision(self, digest: str, record: SinkRecord) -> None:
         """Returns when the decision is durable; raises when it is certain that it never will be.
 
-        After a failure, it may turn out to be durable at the next start. Until that is known, no one else may write.
+        After a failure, it may turn out to be durable at the next start. Until that is known, the writer has to wait.
         """
         pauses, unsure = iter(RETRY), False
         while digest in self._unstored:
             try:
-                await self._records.put(record, self._unstored[digest])
+                await self._records.keep(record, self._unstored[digest])
                 del self._unstored[digest]
             except DanubeError as error:
                 if self._records.load(record.key)[0] == record:  # only the answer was lost
@@ -278,24 +254,25 @@ class Sinks:
                 await asyncio.sleep(next(pauses))
 
     def _release(self, digest: str) -> None:
-        """Ends the reservations of a batch that is complete or abandoned: what is written becomes visible."""
-        del self._undone[digest]
+        """Ends a batch that is complete or abandoned. What is written of an abandoned one becomes visible."""
+        for part in self._undone.pop(digest).parts:
+            self._participant.release(part)
+        del self._filled[digest]
         self._unstored.pop(digest, None)
         self._failing.pop(digest, None)
         self._blocked.pop(digest, None)
-        for topic in self._held.pop(digest, {}).values():
-            topic.pinned = False
-            topic.reserve(None)
+        if (staged := self._held.pop(digest, None)) is not None:
+            staged.pinned = False
 
     def _hold_staged(self, digest: str, staged: Topic) -> None:
         """Keeps staged rows from being deleted by age until they are written."""
         staged.pinned = True
-        self._held.setdefault(digest, {})[staged.name] = staged
+        self._held[digest] = staged
 
     async def _staged(self, key: SinkKey) -> Topic:
         return (await self._topics.open(SYSTEM, Action.TOPIC_READ, staging_topic(key), reliable=True)).reliable
 
-    async def _decision(self, staged: Topic, request: Request) -> dict[str, list[Ref]]:
+    async def _decision(self, staged: Topic, request: SinkRequest) -> dict[str, list[Ref]]:
         if not staged.ledger.first <= request.decision < staged.ledger.confirmed_end:
             raise SinkExpired(f"the decision at offset {request.decision} of {staged.name} does not exist")
         batch = (await staged.ledger.read(request.decision))[0]
@@ -304,7 +281,7 @@ class Sinks:
         for each in (ref for parts in refs.values() for ref in parts):
             if not staged.ledger.first <= each.first <= each.last < staged.ledger.confirmed_end:
                 raise SinkExpired(f"offsets {each.first} to {each.last} of {staged.name} do not exist")
-        return {str(parse_topic(place)): parts for place, parts in refs.items()}
+        return {str(parse_topic(partition)): parts for partition, parts in refs.items()}
 
     # -- rolling forward -----------------------------------------------------------------------------------------------
 
@@ -315,18 +292,13 @@ class Sinks:
             self._roll(digest)
 
     def opened(self, name: TopicName, id: int, topic: Topic) -> None:
-        """Called when a partition is opened: reserves it again if decided rows are missing, and hides those it has."""
+        """Called when a partition is opened: keeps what is staged there, and says why its part cannot be filled."""
         for digest, record in self._undone.items():
             if staging_topic(record.key) == str(name):
                 self._hold_staged(digest, topic)
-            for part in record.parts:
-                if part.place == str(name) and part.topic == id:
-                    self._reserve(digest, part, topic)
-
-    def _reserve(self, digest: str, part: Part, topic: Topic) -> None:
-        topic.reserve(part.offset)
-        topic.blocked = self._blocked.get(digest)
-        self._held.setdefault(digest, {})[part.place] = topic
+        topic.filler.release(self._records.is_open)
+        if (filling := topic.filler.open) is not None:
+            topic.filler.hold_up(filling, self._blocked.get(filling.sink.hex()))
 
     def _roll(self, digest: str) -> Task[None]:
         task = self._rolling.get(digest)
@@ -346,8 +318,17 @@ class Sinks:
             asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     async def _finish(self, digest: str) -> None:
+        """Returns when the last batch that was decided is written, and that is recorded."""
         if digest in self._undone:
             await asyncio.shield(self._roll(digest))
+
+    async def _fill(self, digest: str) -> None:
+        """Returns when the rows of the batch that was just decided are visible. That is as sure as a record of it: the
+        owners of its partitions know."""
+        filled, rolling = self._filled[digest], self._roll(digest)
+        await asyncio.wait((filled, rolling), return_when=asyncio.FIRST_COMPLETED)
+        if not filled.done():
+            await asyncio.shield(rolling)
 
     async def _roll_forward(self, digest: str) -> None:
         """Writes the rows until all are written; raises only errors that waiting cannot mend.
@@ -357,56 +338,63 @@ class Sinks:
         while digest in self._undone:
             record = self._undone[digest]
             await self._store_decision(digest, record)
-            staged, refs = await self._decided(record)
-            fills = (self._fill(digest, part, refs[part.place], staged) for part in record.parts)
-            for failure in await asyncio.gather(*fills, return_exceptions=True):  # waits for all, so none runs on
-                if isinstance(failure, BaseException):
-                    raise failure
+            await self._fill_parts(record)
+            settle(self._filled[digest], None)
             await self._conclude(digest, record)
-            await self._clear(staged, record)
+            await self._clear(record)
 
-    async def _decided(self, record: SinkRecord) -> tuple[Topic, dict[str, list[Ref]]]:
-        """The staging topic, and the refs of everything that was staged for the batch."""
+    async def _fill_parts(self, record: SinkRecord) -> None:
+        digest, version = record.key.digest, self._records.load(record.key)[1]
+        parts = [PartOfBatch(digest, version, part) for part in record.parts]
+        missing = [part for part in parts if not await self._participant.is_filled(part)]
+        if not missing:
+            return  # what was staged may be gone
+        refs = await self._decided(record)
+        fills = (self._fill_part(record, part, refs[part.part.partition]) for part in missing)
+        for failure in await asyncio.gather(*fills, return_exceptions=True):  # waits for all, so none keeps running
+            if isinstance(failure, BaseException):
+                raise failure
+
+    async def _decided(self, record: SinkRecord) -> dict[str, list[Ref]]:
+        """The refs of everything that was staged for the batch."""
         pauses = iter(RETRY)
-        request = Request(record.once, record.run, record.batch, record.source, record.decision)
+        request = SinkRequest(record.once, record.run, record.batch, record.source, record.decision)
         while True:
             try:
-                staged = await self._staged(record.key)
-                refs = await self._decision(staged, request)
+                refs = await self._decision(await self._staged(record.key), request)
                 self._go_on(record.key.digest)
-                return staged, refs
+                return refs
             except DanubeError as error:
                 log.warning("a decided write to %s is waiting: %s", record.key.target, error)
                 self._fail(record, error, for_good=isinstance(error, LOST))
             await asyncio.sleep(next(pauses))
 
-    def _fail(self, record: SinkRecord, error: DanubeError, place: str = "", *, for_good: bool = False) -> None:
-        """Notes a failure, which is retried as long as that may help. If nothing could be written to the place for some
-        time, the batch counts as blocked, and callers that it holds up are told why."""
+    def _fail(self, record: SinkRecord, error: DanubeError, partition: str = "", *, for_good: bool = False) -> None:
+        """Notes a failure, which is retried as long as that may help. If nothing could be written to the partition for
+        some time, the batch counts as blocked, and callers that it holds up are told why."""
         digest, now = record.key.digest, asyncio.get_running_loop().time()
-        since = self._failing.setdefault(digest, {}).setdefault(place, now)
+        since = self._failing.setdefault(digest, {}).setdefault(partition, now)
         if for_good or now - since >= SINK_BLOCKED_SECONDS:
             what = f"batch {record.batch} of query {record.key.query} to {record.key.target} is decided"
             blocked = self._blocked[digest] = SinkBlocked(f"{what} but cannot be written: {error}")
-            for part in record.parts:
-                if part.place in self._held.get(digest, {}):
-                    self._held[digest][part.place].blocked = blocked
+            self._hold_up(record, blocked)
             if for_good or digest in self._given_up:
                 raise blocked from error
 
-    def _go_on(self, digest: str, place: str = "") -> None:
-        """Notes that writing to the place works again. When no place fails any longer, the batch is not blocked."""
+    def _go_on(self, digest: str, partition: str = "") -> None:
+        """Notes that writing to the partition works again. When no partition fails any longer, the batch is not
+        blocked."""
         failing = self._failing.get(digest, {})
-        if failing.pop(place, None) is not None and not failing and self._blocked.pop(digest, None) is not None:
-            for topic in self._held.get(digest, {}).values():
-                topic.blocked = None
+        if failing.pop(partition, None) is not None and not failing and self._blocked.pop(digest, None) is not None:
+            self._hold_up(self._undone[digest], None)
 
-    def _written(self, digest: str, place: str, confirmed: Future[None]) -> None:
-        if not confirmed.cancelled() and confirmed.exception() is None:
-            self._go_on(digest, place)
+    def _hold_up(self, record: SinkRecord, why: SinkBlocked | None) -> None:
+        version = self._records.load(record.key)[1]
+        for part in record.parts:
+            self._participant.hold_up(PartOfBatch(record.key.digest, version, part), why)
 
     async def _conclude(self, digest: str, record: SinkRecord) -> None:
-        """Durably records that all rows are written. Until then no other job may write after them; see `rows_from`."""
+        """Durably records that all rows are written. Until then, their partitions remember that they are."""
         for pause in RETRY:
             current, version = self._records.load(record.key)
             if current != record:
@@ -415,69 +403,39 @@ class Sinks:
                 if record.once is Once.PLAIN:
                     await self._records.drop(record, version)
                 else:
-                    await self._records.put(record.finished(), version)
+                    await self._records.keep(record.finished(), version)
                 break
             except DanubeError as error:
                 log.warning("a write to %s is done but not recorded yet: %s", record.key.target, error)
             await asyncio.sleep(pause)
         self._release(digest)
 
-    async def _fill(self, digest: str, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
+    async def _fill_part(self, record: SinkRecord, part: PartOfBatch, refs: list[Ref]) -> None:
         """Retries until all rows are written, or the topic is deleted."""
+        partition = part.part.partition
+        go_on = partial(self._go_on, part.sink, partition)
         for pause in RETRY:
             try:
-                opened = await self._topics.open(SYSTEM, Action.TOPIC_PUBLISH, part.place, reliable=True)
-                if opened.record.id != part.topic:
-                    return log.warning("%s was deleted; %d decided rows for it are lost", part.place, part.rows)
-                topic = opened.reliable
-                self._reserve(digest, part, topic)
-                await self._append(digest, opened, topic, part, refs, staged)
-                return self._go_on(digest, part.place)
+                await self._participant.fill(part, staging_topic(record.key), refs, go_on)
+                return go_on()
             except TopicNotFound:
-                return log.warning("%s was deleted; %d decided rows for it are lost", part.place, part.rows)
+                return log.warning("%s was deleted; %d decided rows for it are lost", partition, part.part.rows)
             except DanubeError as error:
-                log.warning("%s: not all decided rows are written yet: %s", part.place, error)
-                self._fail(self._undone[digest], error, part.place, for_good=isinstance(error, SinkExpired))
+                log.warning("%s: not all decided rows are written yet: %s", partition, error)
+                self._fail(record, error, partition, for_good=isinstance(error, SinkExpired))
             await asyncio.sleep(pause)
 
-    async def _append(
-        self, digest: str, opened: OpenTopic, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic
-    ) -> None:
-        await certain(topic)  # what an earlier attempt has sent is written by now, or never will be
-        failed = topic.failed
-        there = await rows_from(topic, part.offset)
-        if there > part.rows:
-            raise RequestInvalid(f"{topic.name} has {there} rows from offset {part.offset} on, expected {part.rows}")
-        under_way: deque[tuple[int, Future[None]]] = deque()
-        bytes_under_way = 0
-        try:
-            async for batch in staged_batches(staged, refs, there):
-                while bytes_under_way + batch.size > self.window_bytes and under_way:
-                    size, confirmed = under_way.popleft()
-                    await confirmed
-                    bytes_under_way -= size
-                if topic.failed != failed:  # perhaps one of ours failed, so the written rows are counted again
-                    raise TopicRecovering(f"a write to {topic.name} failed")
-                confirmed = topic.append_reserved(numbered(batch, there)).confirmed
-                confirmed.add_done_callback(partial(self._written, digest, part.place))
-                under_way.append((batch.size, confirmed))
-                opened.charge(batch)
-                there += batch.count
-                bytes_under_way += batch.size
-            for _, confirmed in under_way:
-                await confirmed
-        finally:  # so that the next attempt counts all rows that were written
-            await landed(confirmed for _, confirmed in under_way)
-
-    async def _clear(self, staged: Topic, record: SinkRecord) -> None:
+    async def _clear(self, record: SinkRecord) -> None:
         """Deletes staged rows that are committed. A failure is not worth a warning, because they expire anyway."""
         try:
             if record.once is Once.PLAIN:
                 await self._lifecycle.delete_topic(SYSTEM, staging_topic(record.key))
-            elif staged.ledger.stream.bytes > self.staged_bytes_max:
+                return
+            staged = await self._staged(record.key)
+            if staged.ledger.stream.bytes > self.staged_bytes_max:
                 await staged.truncate(record.decision + 1)
         except DanubeError as error:
-            log.debug("%s is not truncated yet: %s", staged.name, error)
+            log.debug("what was staged for %s is not deleted yet: %s", record.key.target, error)
 
     async def _tidy_now_and_then(self) -> None:
         while True:
@@ -485,7 +443,7 @@ class Sinks:
             await self.guard.over(self.tidy())
 
     async def _make_room(self, digest: str) -> None:
-        """Makes room for one more writer, which counts from now on when others come."""
+        """Makes room for one more writer and counts it at once, so that concurrent calls cannot exceed the limit."""
         self._coming[digest] = None
         try:
             if not self._records.has_room(self._unrecorded()):
@@ -498,7 +456,7 @@ class Sinks:
 
     def _unrecorded(self) -> int:
         """How many writers will have a record but have none yet."""
-        decided = (digest for digest in self._unstored if not self._records.knows(digest))
+        decided = (digest for digest in self._unstored if not self._records.version(digest))
         return len({*self._coming, *decided})
 
     async def _forget_old(self) -> None:
@@ -537,7 +495,7 @@ class Sinks:
             await asyncio.sleep(0)  # lets other tasks run
 
     async def _tidy_staged(self, digest: str) -> None:
-        if self._records.knows(digest) or digest in self._undone or digest in self._turns:
+        if self._records.version(digest) or digest in self._undone or digest in self._turns:
             return
         name, now = f"/{SYSTEM_NAMESPACE}/{STAGING}{digest}", self._clock.monotonic()
         opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, name)
@@ -551,12 +509,7 @@ class Sinks:
             await self._lifecycle.delete_topic(SYSTEM, name)
 
     async def close(self) -> None:
-        if self._tidying is not None:
-            self._tidying.cancel()
-        rolling = list(self._rolling.values())
-        for task in rolling:
-            task.cancel()
-        await asyncio.gather(*rolling, return_exceptions=True)
+        await cancel_all([self._tidying, *self._rolling.values()])
 
     async def _topic_of(self, key: SinkKey) -> int | None:
         """The id of the target, if it is a single topic and exists."""

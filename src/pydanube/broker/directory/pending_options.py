@@ -6,31 +6,32 @@ deleted together with the subscription or the topic, through whichever face that
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
 from pydanube.base.errors import LimitReached
-from pydanube.base.limits import GRPC_OPTIONS_PENDING_MAX, GRPC_UNACKED_DEFAULT
+from pydanube.base.limits import GRPC_OPTIONS_PENDING_MAX, GRPC_UNACKED_DEFAULT, METADATA_OPERATIONS_MAX
 from pydanube.base.names import TopicName, parse_topic
-from pydanube.broker.directory.notes import Notes
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.dispatch.policy import DispatchSettings
+from pydanube.metadata.records import RequestedChange
+from pydanube.metadata.tables import PENDING_OPTIONS
+from pydanube.ports.metadata import MetadataStore
+from pydanube.storage.metadata.table import Table
 
-_PREFIX = "grpc/options/"
 DEFAULT = SubscriptionOptions(dispatch=DispatchSettings(unacked_max=GRPC_UNACKED_DEFAULT))
 
 
 class PendingOptions:
-    """The pending options of all subscriptions, stored as notes with the metadata."""
+    """The pending options of all subscriptions, in the metadata."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, store: MetadataStore) -> None:
+        self._table = Table(store, PENDING_OPTIONS)
 
     def find(self, topic: str, subscription: str) -> SubscriptionOptions | None:
-        text = self._notes.get(_name(topic, subscription))
-        return None if text is None else DEFAULT.changed(json.loads(text))
+        found = self._table.get(_key(topic, subscription))
+        return None if found is None else DEFAULT.changed(found)
 
     def get(self, topic: str, subscription: str) -> SubscriptionOptions:
         """The options that a new subscription gets."""
@@ -41,12 +42,12 @@ class PendingOptions:
 
     async def put(self, topic: str, subscription: str, options: SubscriptionOptions) -> None:
         self.check_room(topic, subscription)
-        await self._notes.put(_name(topic, subscription), options.encode())
+        await self._table.write(_key(topic, subscription), options.stored())
 
     def check_room(self, topic: str, subscription: str) -> None:
         """Raises `LimitReached` if this would be one more subscription with pending options, and there are too many."""
-        known = self._notes.get(_name(topic, subscription)) is not None
-        if not known and len(self._notes.all(_PREFIX)) >= GRPC_OPTIONS_PENDING_MAX:
+        known = self._table.version(_key(topic, subscription))
+        if not known and self._table.count() >= GRPC_OPTIONS_PENDING_MAX:
             raise LimitReached(
                 f"the options of {GRPC_OPTIONS_PENDING_MAX} subscriptions are already waiting for their subscriptions"
             )
@@ -54,26 +55,30 @@ class PendingOptions:
     async def forget(self, topic: str, subscription: str) -> None:
         """Called when the subscription was created. In the other partitions it may still be missing."""
         if parse_topic(topic).partition is None:
-            await self._notes.put(_name(topic, subscription), None)
+            await self.drop(topic, subscription)
 
     async def drop(self, topic: str, subscription: str) -> None:
         """Called when the subscription is deleted."""
-        await self._notes.put(_name(topic, subscription), None)
+        await self._table.write(_key(topic, subscription), None)
 
-    async def dropped_with(self, topic: TopicName) -> list[tuple[str, None]]:
+    async def dropped_with(self, topic: TopicName) -> list[RequestedChange]:
         """Changes for the transaction that deletes the topic, so that a later topic of this name does not get them.
 
-        What does not fit in a transaction is deleted here and now.
+        They fill at most half of it; what does not fit is deleted here and now.
         """
-        return await self._notes.dropped_with(_folder(str(topic)))
+        changes = [self._table.put(key, None) for key in self._table.keys(_folder(str(topic)))]
+        half = METADATA_OPERATIONS_MAX // 2
+        for at in range(half, len(changes), half):
+            await self._table.store.transact((), changes[at : at + half])
+        return changes[:half]
 
 
-def _name(topic: str, subscription: str) -> str:
+def _key(topic: str, subscription: str) -> str:
     return f"{_folder(topic)}{_number(topic, subscription):016x}"
 
 
 def _folder(topic: str) -> str:
-    return f"{_PREFIX}{_number(topic, ''):016x}/"
+    return f"{_number(topic, ''):016x}/"
 
 
 def _number(topic: str, subscription: str) -> int:

@@ -14,10 +14,13 @@ from typing import NamedTuple
 
 from pydanube.base.errors import TopicBusy, WatchLagged
 from pydanube.base.limits import TOPIC_CHANGES_KEPT, TOPIC_CHANGES_LISTED_MAX, TOPIC_WATCHERS_MAX
-from pydanube.ports.metadata import MetadataStore, Watch
+from pydanube.metadata.tables import TOPICS, topic_name
+from pydanube.ports.metadata import MetadataStore
+from pydanube.storage.futures import cancel_all
 from pydanube.storage.guard import Guard
+from pydanube.storage.metadata.table import Table, TableWatch
+from pydanube.topic.record import TopicRecord
 
-_TOPICS = "topics/"
 _ALL = ""  # the key of clients that wait for changes in any namespace; not a valid name of one
 Namespaces = frozenset[str] | None  # None: all of them
 
@@ -40,7 +43,7 @@ class TopicChanges:
     """Owned by the broker's loop. It starts to watch the metadata when a client first asks."""
 
     def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+        self._table = Table(store, TOPICS)
         self._recent: deque[_Change] = deque()
         self._since = 0  # `_recent` has every change after this revision
         self._noted = 0  # up to this one
@@ -99,13 +102,13 @@ class TopicChanges:
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> Watch:
-        watch = self._store.watch(_TOPICS)
-        self._since = self._noted = self._store.revision
+    def _begin(self) -> TableWatch[TopicRecord]:
+        watch = self._table.watch()
+        self._since = self._noted = self._table.store.revision
         self._recent.clear()
         return watch
 
-    async def _watch(self, watch: Watch) -> None:
+    async def _watch(self, watch: TableWatch[TopicRecord]) -> None:
         """Runs until the store is closed. After a failure it starts over, and waiting clients list all topics again."""
         while not await self.guard.over(self._follow(watch)) or self._lagged:
             self._lagged = False
@@ -114,11 +117,11 @@ class TopicChanges:
             for namespace in list(self._waiting):
                 self._wake(namespace)
 
-    async def _follow(self, watch: Watch) -> None:
+    async def _follow(self, watch: TableWatch[TopicRecord]) -> None:
         try:
             async for change in watch:
-                _, namespace, name = change.key.split("/")
-                self._note(_Change(change.revision, namespace, f"/{namespace}/{name}"))
+                name = topic_name(change.key)
+                self._note(_Change(change.revision, name.namespace, str(name)))
         except WatchLagged:
             self._lagged = True
 
@@ -138,6 +141,4 @@ class TopicChanges:
     async def close(self) -> None:
         for namespace in list(self._waiting):
             self._wake(namespace)
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        await cancel_all([self._watching])

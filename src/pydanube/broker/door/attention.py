@@ -10,6 +10,7 @@ from pydanube.base.limits import ABANDONED_SECONDS, AGE_READS_MAX, BLOCKED_LISTE
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.topic.backlog_ages import BacklogAges
 from pydanube.broker.topic.served import ServedSubscription, ServedTopic
+from pydanube.operations.subscriptions import BlockedSubscription
 
 Found = TypeVar("Found")
 
@@ -19,7 +20,7 @@ class Attention(NamedTuple):
 
     publishing_refused: bool
     failing: list[tuple[str, str]]  # background tasks whose last round failed, and why
-    blocked: list[tuple[str, str, int]]  # topic, subscription and offset
+    blocked: list[BlockedSubscription]
 
 
 async def find_blocked(topics: OpenTopics) -> list[tuple[str, str, int]]:

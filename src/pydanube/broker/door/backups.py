@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from pydanube.base.errors import BackupEnded, BackupRunning, DiskFull, RequestInvalid
 from pydanube.base.limits import BACKUP_CHUNK_BYTES_MAX, BACKUP_SILENCE_SECONDS
-from pydanube.broker.limits.disk_room import Room
-from pydanube.storage.metadata.file import LocalMetadata
+from pydanube.broker.limits.disk_room import DiskRoom
+from pydanube.storage.metadata.raft import RaftMetadata
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.snapshot import Snapshot, SnapshotFile, take_snapshot
 
@@ -21,7 +21,7 @@ from pydanube.storage.snapshot import Snapshot, SnapshotFile, take_snapshot
 class Backups:
     """Owned by the broker's loop."""
 
-    def __init__(self, metadata: LocalMetadata, node: DiskNode, room: Room, bytes_per_second: int) -> None:
+    def __init__(self, metadata: RaftMetadata, node: DiskNode, room: DiskRoom, bytes_per_second: int) -> None:
         self._metadata = metadata
         self._node = node
         self._room = room

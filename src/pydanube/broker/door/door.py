@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import cached_property
 
 from pydanube.access.principals import Principal
 from pydanube.access.rights import Authorise, authorise
@@ -15,13 +16,16 @@ from pydanube.broker.commit.sinks import Sinks
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.directory.pending_options import PendingOptions
 from pydanube.broker.directory.topic_changes import TopicChanges
+from pydanube.broker.door.asking import Asking
 from pydanube.broker.door.backups import Backups
+from pydanube.broker.door.known_consumers import KnownConsumers
 from pydanube.broker.door.leasing import Leasing
 from pydanube.broker.door.metrics import Metrics
 from pydanube.broker.door.pipelines import Pipelines
 from pydanube.broker.door.presence import Presence
+from pydanube.broker.door.process import Process
 from pydanube.broker.door.session import Origin, Session
-from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.intake import Account, Intake
 from pydanube.broker.serving.dead_letters import publish_dead_letter
 from pydanube.broker.serving.house import Housekeeping
@@ -32,8 +36,9 @@ from pydanube.broker.serving.redrive import Redriver
 from pydanube.broker.serving.reopening import reopen
 from pydanube.broker.serving.salvage import Salvage
 from pydanube.broker.serving.spreading import Spreading
-from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.dependencies import LetterSource, TopicDependencies
 from pydanube.broker.work.errands import Errands
+from pydanube.operations.broker import Connection
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.offload import Offload
@@ -58,7 +63,7 @@ class Door:
         *,
         cache: TailCache | None = None,
         auto_create: bool = True,
-        room: Room | None = None,
+        room: DiskRoom | None = None,
         tier: ColdTier | None = None,
         space: Callable[[], Awaitable[Space]] | None = None,
         claim: Callable[[], Awaitable[None]] | None = None,
@@ -66,33 +71,35 @@ class Door:
         backups: Backups | None = None,
         authorise: Authorise = authorise,
     ) -> None:
-        self.authorise = authorise
+        self.authorise = Asking(authorise)
         self.directory = directory
         self.clock = checked_clock(clock)
         self.intake = Intake()
-        self.room = room or Room()
+        self.room = room or DiskRoom()
         self.offload = offload or ThreadOffload(1)
         self.cache = cache or TailCache()
         self.backups = backups  # None if the broker has no storage of its own
+        self.process: Process | None = None  # None until it listens
         self.errands = Errands()
-        self.notes = directory.notes
-        self.pending = PendingOptions(directory.notes)
+        self.pending = PendingOptions(directory.store)
         self.presence = Presence(clock.wall())
         self.topic_changes = TopicChanges(directory.store)
         self.around = TopicDependencies(
             catalog, nodes, self.clock, randomness, self.cache, self._publish_dead_letter, tier, self.offload
         )
-        self.topics = OpenTopics(directory, self.around, self.room, authorise, auto_create=auto_create)
+        self.topics = OpenTopics(directory, self.around, self.room, self.authorise, auto_create=auto_create)
         self.spreading = Spreading(self.topics, directory, self.pending, self.errands)
-        self.tiering = None if tier is None else Tiering(tier, self.clock, self.topics.kept, space=space, claim=claim)
-        self.tiers = StorageAdmin(self.tiering, ColdReader(None) if tier is None else tier.reader, self.notes)
+        self.tiering = (
+            None if tier is None else Tiering(tier, self.clock, self.topics.reliable_topics, space=space, claim=claim)
+        )
+        self.tiers = StorageAdmin(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.store)
         self.leftovers = Leftovers(self.around, self.tiering)
         self.lifecycle = Lifecycle(
-            directory, self.topics, self.spreading, self.pending, self.leftovers, self.errands, authorise
+            directory, self.topics, self.spreading, self.pending, self.leftovers, self.errands, self.authorise
         )
         self.sinks = Sinks(self.topics, self.lifecycle, directory, self.errands, self.clock)
         self.salvage = Salvage(self.topics, directory, self.around)
-        self.redriver = Redriver(self.topics, self.notes, self.errands, self.offload, self.clock)
+        self.redriver = Redriver(self.topics, directory.store, self.errands, self.offload, self.clock)
         self.pipelines = Pipelines(self.clock)
         self.leasing = Leasing(self.clock)
         self.topics.interrupted = self.spreading
@@ -102,8 +109,9 @@ class Door:
             self.topics, self.leftovers, lambda: self.leftovers.find(directory), self.room, self.intake, self.clock
         )
         self.metrics = Metrics(
-            self.topics, self.tiers, self.tiering, self.pipelines, self.sinks, self.presence, self.cache, self.clock
-        )
+            self.topics, self.tiers, self.tiering, self.pipelines, self.sinks, self.presence, self.cache, self.clock,
+            self.room, self.leasing,
+        )  # fmt: skip
         loops = (self.housekeeping, self.sinks, self.room, self.topic_changes, self.tiering)
         self.presence.guards += [each.guard for each in loops if each is not None]
         self._loop = asyncio.get_running_loop()
@@ -116,6 +124,16 @@ class Door:
         """A session through which the caller does everything."""
         return Session(self, principal, origin)
 
+    @cached_property
+    def known_consumers(self) -> KnownConsumers:
+        """Read when the first client needs one of them."""
+        return KnownConsumers(self.directory.store)
+
+    def add_connections(self, listed: Callable[[], Iterable[Connection]]) -> Iterator[int]:
+        """Shows the connections of a listener to those who may see them. Returns the numbers of new ones."""
+        self.presence.listed.append(listed)
+        return self.presence.numbers
+
     def account(self) -> Account:
         """Counts what one connection publishes. While it sends faster than the disk writes, it is not read from."""
         return Account(self.intake)
@@ -126,13 +144,13 @@ class Door:
 
     # -- the process ---------------------------------------------------------------------------------------------------
 
-    async def _publish_dead_letter(self, topic: str, message: Batch) -> None:
-        await publish_dead_letter(self.topics, self.directory, self.room, topic, message)
+    async def _publish_dead_letter(self, topic: str, message: Batch, source: LetterSource) -> None:
+        await publish_dead_letter(self.topics, self.directory, self.room, topic, message, source)
 
     def time_moved(self) -> None:
         """Called when a test has moved the clock: does everything that has become due."""
         self.housekeeping.time_moved()
-        for topic in self.topics.kept():
+        for topic in self.topics.reliable_topics():
             for host in topic.subscriptions.values():
                 host.wake()
         self.leasing.pass_time()

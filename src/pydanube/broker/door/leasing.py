@@ -65,7 +65,7 @@ class Lease:
     """One message that is handed out."""
 
     token: Token
-    outlet: Outlet
+    _sink: LeaseSink  # not for its holder
     attempt: int
 
 
@@ -75,19 +75,19 @@ class Poll:
 
     limit: int
     lease_seconds: float | None
-    places: int  # how many topics or partitions it waits for
+    partitions: int  # how many it waits for; 1 for a topic without partitions
     ready: Future[None]
     taken: list[tuple[Delivery, list[Lease]]] = field(default_factory=list)
-    failures: dict[Outlet, BaseException] = field(default_factory=dict)  # of places that cannot serve it
+    failures: dict[LeaseSink, BaseException] = field(default_factory=dict)  # of partitions that cannot serve it
 
     @property
     def wants(self) -> int:
         return 0 if self.ready.done() else self.limit - sum(len(leases) for _, leases in self.taken)
 
-    def fail(self, outlet: Outlet, error: BaseException) -> None:
-        """Notes a failure at one place. The request waits as long as another place may have a message."""
-        self.failures[outlet] = error
-        if len(self.failures) == self.places and not self.ready.done():
+    def fail(self, sink: LeaseSink, error: BaseException) -> None:
+        """Notes the failure of one partition. The request waits as long as another one may have a message."""
+        self.failures[sink] = error
+        if len(self.failures) == self.partitions and not self.ready.done():
             self.ready.set_exception(error)
 
 
@@ -99,13 +99,13 @@ class Received(NamedTuple):
     leases: list[Lease]
 
 
-class Outlet:
+class LeaseSink:
     """The sink of one consumer of one subscription of a topic or partition, with all requests that share it."""
 
     def __init__(self, leasing: Leasing, key: Key) -> None:
         self.key = key
-        self.handle: ConsumerHandle | None = None  # set once it is connected to the subscription
-        self.opening: Task[ConsumerHandle] | None = None  # until then
+        self.handle: ConsumerHandle | None = None  # while it is connected to the subscription
+        self.opening: Task[None] | None = None  # connects it
         self.leases: dict[int, Lease] = {}  # by offset
         self.polls: dict[Poll, None] = {}
         self._leasing = leasing
@@ -136,7 +136,7 @@ class Outlet:
         self._end([lease for offset, lease in self.leases.items() if offset in gone])
 
     def _end(self, leases: Sequence[Lease]) -> None:
-        """If the consumer leaves, it does so in the next turn: its subscription is iterating over its consumers."""
+        """If the consumer leaves, it does so in the next turn: its subscription is iterating over its sinks."""
         self._leasing.end(leases, drop=False)
         asyncio.get_running_loop().call_soon(self._leasing.drop, self)
 
@@ -163,16 +163,15 @@ class Outlet:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def begin(self, opening: Task[ConsumerHandle]) -> None:
+    def begin(self, opening: Task[None]) -> None:
         """Requests may enter at once, and are served when the consumer is connected."""
         self.opening = opening
         opening.add_done_callback(self._opened)
 
-    def _opened(self, opening: Task[ConsumerHandle]) -> None:
+    def _opened(self, opening: Task[None]) -> None:
         self.opening = None
         error = TopicClosed("the broker is stopping") if opening.cancelled() else opening.exception()
-        if error is None:
-            self.handle = opening.result()
+        if error is None:  # even so, its consumer may have been ended by now
             self._ask()
             self._leasing.drop(self)
         else:
@@ -228,7 +227,7 @@ class Key(NamedTuple):
     """Requests with equal keys share one consumer."""
 
     principal: Principal
-    place: TopicName  # topic or partition
+    topic: TopicName  # or partition
     subscription: str
     consumer: str  # its name
 
@@ -238,7 +237,7 @@ class Leasing:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._outlets: dict[Key, Outlet] = {}
+        self._sinks: dict[Key, LeaseSink] = {}
         self._leases: dict[int, Lease] = {}  # by number
         self._deadlines = Agenda()
         self._number = self._clock.wall()  # higher than that of any lease from before a restart
@@ -252,7 +251,7 @@ class Leasing:
     async def receive(
         self,
         session: Session,
-        places: Sequence[TopicName],
+        partitions: Sequence[TopicName],
         subscription: str,
         *,
         consumer: str,
@@ -267,12 +266,12 @@ class Leasing:
         """
         if len(self._leases) + limit > LEASES_MAX:
             raise TooManyLeases(f"{len(self._leases)} messages are leased; the maximum is {LEASES_MAX}")
-        poll = Poll(limit, lease_seconds, len(places), asyncio.get_running_loop().create_future())
-        outlets: list[Outlet] = []
+        poll = Poll(limit, lease_seconds, len(partitions), asyncio.get_running_loop().create_future())
+        sinks: list[LeaseSink] = []
         try:
-            for place in places:
-                outlets.append(self._outlet(session, Key(session.principal, place, subscription, consumer)))
-                outlets[-1].enter(poll)
+            for partition in partitions:
+                sinks.append(self._sink(session, Key(session.principal, partition, subscription, consumer)))
+                sinks[-1].enter(poll)
             async with asyncio.timeout(max(wait, LOOK_SECONDS)):
                 await poll.ready
         except TimeoutError:
@@ -285,19 +284,19 @@ class Leasing:
         finally:
             if not poll.ready.cancel() and not poll.ready.cancelled():
                 poll.ready.exception()  # marks it as retrieved
-            for outlet in outlets:
-                outlet.leave(poll)
-        return [Received(leases[0].outlet.key.place, delivery, leases) for delivery, leases in poll.taken]
+            for sink in sinks:
+                sink.leave(poll)
+        return [Received(leases[0]._sink.key.topic, delivery, leases) for delivery, leases in poll.taken]
 
-    def open(self, outlet: Outlet, delivery: Delivery, lease_seconds: float | None) -> list[Lease]:
-        handle, partition = outlet.handle, outlet.key.place.partition
+    def open(self, sink: LeaseSink, delivery: Delivery, lease_seconds: float | None) -> list[Lease]:
+        handle, partition = sink.handle, sink.key.topic.partition
         assert handle is not None
         timeout, mark = handle.ack_timeout if lease_seconds is None else round(lease_seconds * SECOND), handle.mark
         found = []
         for offset in range(delivery.first, delivery.last + 1):
             self._number += 1
             token = Token(mark, partition, delivery.generation, offset, self._number)
-            lease = self._leases[self._number] = outlet.leases[offset] = Lease(token, outlet, delivery.attempt)
+            lease = self._leases[self._number] = sink.leases[offset] = Lease(token, sink, delivery.attempt)
             if timeout is not None:
                 self._deadlines.set(self._number, self._now + timeout)
             found.append(lease)
@@ -309,27 +308,27 @@ class Leasing:
 
     def release(self, leases: Sequence[Lease]) -> None:
         """Ends leases whose messages were not handed out after all."""
-        for outlet, ranges in _by_outlet([each for each in leases if self.is_open(each)]):
-            self.end(_at(outlet, ranges), drop=False)
+        for sink, ranges in _by_sink([each for each in leases if self.is_open(each)]):
+            self.end(_at(sink, ranges), drop=False)
             for first, last in ranges:
-                outlet.give_back(first, last)
-            self.drop(outlet)
+                sink.give_back(first, last)
+            self.drop(sink)
 
-    def _outlet(self, session: Session, key: Key) -> Outlet:
-        outlet = self._outlets.get(key)
-        if outlet is None:
-            outlet = self._outlets[key] = Outlet(self, key)
-            outlet.begin(asyncio.get_running_loop().create_task(self._connect(session.without_address(), outlet)))
-        return outlet
+    def _sink(self, session: Session, key: Key) -> LeaseSink:
+        sink = self._sinks.get(key)
+        if sink is None:
+            sink = self._sinks[key] = LeaseSink(self, key)
+            sink.begin(asyncio.get_running_loop().create_task(self._connect(session.without_address(), sink)))
+        return sink
 
-    async def _connect(self, session: Session, outlet: Outlet) -> ConsumerHandle:
-        _, place, subscription, consumer = outlet.key
-        found = await session.subscription(str(place), subscription, stored=True)
-        return await session.open_consumer(
-            str(place),
+    async def _connect(self, session: Session, sink: LeaseSink) -> None:
+        _, topic, subscription, consumer = sink.key
+        found = await session.subscription(str(topic), subscription, stored=True)
+        sink.handle = await session.open_consumer(
+            str(topic),
             subscription,
             found.kind,
-            outlet,
+            sink,
             name=consumer,
             resume=found.mark,
             timing=Timing.TAKEN,  # the deadlines of leases are kept in this module
@@ -341,16 +340,16 @@ class Leasing:
         """Acknowledges durably; returns the tokens that are void. A lease that has ended can still be acknowledged."""
         acks: dict[tuple[TopicName, str, int], list[Token]] = {}
         for token in map(parse_token, tokens):
-            acks.setdefault((self._place(topic, token), token.mark, token.generation), []).append(token)
+            acks.setdefault((self._partition(topic, token), token.mark, token.generation), []).append(token)
         void: list[str] = []
         answers: list[Future[None]] = []
-        for (place, mark, generation), of_place in acks.items():
-            found = await session.subscription(str(place), subscription, stored=True)
+        for (partition, mark, generation), of_partition in acks.items():
+            found = await session.subscription(str(partition), subscription, stored=True)
             if found.mark != mark or generation != found.generation:
-                void += map(str, of_place)
+                void += map(str, of_partition)
                 continue
-            answers.append(found.ack(generation, ranges_of(sorted({token.offset for token in of_place}))))
-            self.end([lease for lease in map(self._lease, of_place) if lease is not None])
+            answers.append(found.ack(generation, ranges_of(sorted({token.offset for token in of_partition}))))
+            self.end([lease for lease in map(self._lease, of_partition) if lease is not None])
         await asyncio.gather(*answers)
         _check_some(tokens, void, "the subscription has since been deleted or moved by a seek")
         return void
@@ -368,11 +367,11 @@ class Leasing:
         self._failed([each for each in leases if self.is_open(each)], 0, reason)
 
     def _failed(self, leases: Sequence[Lease], delay_seconds: float, reason: str) -> None:
-        for outlet, ranges in _by_outlet(leases):
-            self.end(_at(outlet, ranges), drop=False)
-            assert outlet.handle is not None
-            outlet.handle.nack(outlet.handle.generation, ranges, round(delay_seconds * SECOND), reason)
-            self.drop(outlet)
+        for sink, ranges in _by_sink(leases):
+            self.end(_at(sink, ranges), drop=False)
+            assert sink.handle is not None
+            sink.handle.nack(sink.handle.generation, ranges, round(delay_seconds * SECOND), reason)
+            self.drop(sink)
 
     def extend(self, topic: str, subscription: str, tokens: Sequence[str], lease_seconds: float) -> list[str]:
         """The leases end `lease_seconds` from now. Returns the tokens of those that have already ended."""
@@ -385,21 +384,21 @@ class Leasing:
     def _held(self, topic: str, subscription: str, tokens: Sequence[str]) -> tuple[list[Lease], list[str]]:
         """The open leases of the subscription, and the tokens that are not open."""
         parsed = [parse_token(text) for text in dict.fromkeys(tokens)]
-        found = [(token, self._lease_of(self._place(topic, token), subscription, token)) for token in parsed]
+        found = [(token, self._lease_of(self._partition(topic, token), subscription, token)) for token in parsed]
         ended = [str(token) for token, lease in found if lease is None]
         _check_some(parsed, ended, "they expired, or the broker was restarted")
         return [lease for _, lease in found if lease is not None], ended
 
-    def _lease_of(self, place: TopicName, subscription: str, token: Token) -> Lease | None:
+    def _lease_of(self, topic: TopicName, subscription: str, token: Token) -> Lease | None:
         """The open lease; None if it is of another subscription, for which the caller's rights were not checked."""
         lease = self._lease(token)
-        return lease if lease is not None and lease.outlet.key[1:3] == (place, subscription) else None
+        return lease if lease is not None and lease._sink.key[1:3] == (topic, subscription) else None
 
     def _lease(self, token: Token) -> Lease | None:
         lease = self._leases.get(token.number)
         return lease if lease is not None and lease.token == token else None
 
-    def _place(self, topic: str, token: Token) -> TopicName:
+    def _partition(self, topic: str, token: Token) -> TopicName:
         parsed = parse_topic(topic)
         if parsed.partition not in (None, token.partition):
             raise RequestInvalid(f"{str(token)!r} is a lease of another partition")
@@ -410,21 +409,21 @@ class Leasing:
             number, offset = lease.token.number, lease.token.offset
             if self._leases.pop(number, None) is not None:
                 self._deadlines.discard(number)
-                del lease.outlet.leases[offset]
-        for outlet in dict.fromkeys(lease.outlet for lease in leases) if drop else ():
-            self.drop(outlet)
+                del lease._sink.leases[offset]
+        for sink in dict.fromkeys(lease._sink for lease in leases) if drop else ():
+            self.drop(sink)
 
-    def forget(self, outlet: Outlet) -> None:
-        if self._outlets.get(outlet.key) is outlet:
-            del self._outlets[outlet.key]
+    def forget(self, sink: LeaseSink) -> None:
+        if self._sinks.get(sink.key) is sink:
+            del self._sinks[sink.key]
 
-    def drop(self, outlet: Outlet) -> None:
+    def drop(self, sink: LeaseSink) -> None:
         """The consumer leaves if no request waits and nothing is leased; messages it was just given have not failed."""
-        if outlet.idle:
-            self.forget(outlet)
-            if outlet.handle is not None:
-                outlet.handle.close(crashed=False)
-                outlet.handle = None
+        if sink.idle:
+            self.forget(sink)
+            if sink.handle is not None:
+                sink.handle.close(crashed=False)
+                sink.handle = None
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -449,16 +448,16 @@ class Leasing:
             self._timer.cancel()
 
 
-def _at(outlet: Outlet, ranges: Sequence[tuple[int, int]]) -> list[Lease]:
-    return [outlet.leases[offset] for first, last in ranges for offset in range(first, last + 1)]
+def _at(sink: LeaseSink, ranges: Sequence[tuple[int, int]]) -> list[Lease]:
+    return [sink.leases[offset] for first, last in ranges for offset in range(first, last + 1)]
 
 
-def _by_outlet(leases: Sequence[Lease]) -> Iterator[tuple[Outlet, list[tuple[int, int]]]]:
-    offsets: dict[Outlet, list[int]] = {}
+def _by_sink(leases: Sequence[Lease]) -> Iterator[tuple[LeaseSink, list[tuple[int, int]]]]:
+    offsets: dict[LeaseSink, list[int]] = {}
     for lease in leases:
-        offsets.setdefault(lease.outlet, []).append(lease.token.offset)
-    for outlet, found in offsets.items():
-        yield outlet, ranges_of(sorted(found))
+        offsets.setdefault(lease._sink, []).append(lease.token.offset)
+    for sink, found in offsets.items():
+        yield sink, ranges_of(sorted(found))
 
 
 def _check_some(tokens: Sequence[object], ended: Sequence[str], why: str) -> None:

@@ -7,21 +7,31 @@ bounded; the others are summed up under `_other`, which is not a valid topic nam
 from __future__ import annotations
 
 import asyncio
-from asyncio import AbstractEventLoop, TimerHandle
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from pydanube.base.counting import Histogram
-from pydanube.base.limits import METRIC_READS_MAX, METRIC_SLICE, METRIC_SUBSCRIPTIONS_MAX, METRIC_TOPICS_MAX, SECOND
+from pydanube.base.limits import (
+    METRIC_READS_MAX,
+    METRIC_SLICE,
+    METRIC_SUBSCRIPTIONS_MAX,
+    METRIC_TOPICS_MAX,
+    NODE_LEDGERS_MAX,
+    NODE_LEDGERS_RESERVED,
+    SECOND,
+)
 from pydanube.broker.cold.storage_admin import StorageAdmin
 from pydanube.broker.cold.storage_admin import Usage as TierUsage
 from pydanube.broker.cold.tiering import STEPS, Tiering
 from pydanube.broker.commit.sinks import Sinks
+from pydanube.broker.door.cached_page import CachedPage
+from pydanube.broker.door.leasing import Leasing
 from pydanube.broker.door.pipelines import Pipelines, State
 from pydanube.broker.door.presence import Presence
 from pydanube.broker.door.stats import streams_of
+from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.topic.backlog_ages import BacklogAges
@@ -31,8 +41,6 @@ from pydanube.storage.stream.tail import TailCache
 from pydanube.topic.records import Cause
 
 OTHER = "_other"
-WATCH_SECONDS = 0.02  # between two measurements of the loop
-WATCH_WINDOW_SECONDS = 30.0  # the longest turn covers this window and the previous one
 
 
 class Family(NamedTuple):
@@ -115,8 +123,12 @@ FAMILIES: dict[str, Family] = {
     "danube_ledgers": Family("gauge", "Ledgers on the storage node."),
     "danube_ledgers_max": Family("gauge", "Number of ledgers at which the broker stops creating more for messages."),
     "danube_group_commit_seconds": Family("histogram", "Time to write and sync a group of the journal."),
+    "danube_loop_turn_seconds": Family("histogram", "Time of iterations of the event loop busy with clients."),
     "danube_loop_turn_seconds_max": Family(
         "gauge", "Longest iteration of the event loop in the last 30 to 60 seconds."
+    ),
+    "danube_collector_pause_seconds_max": Family(
+        "gauge", "Longest pause of the garbage collector in the last 30 to 60 seconds."
     ),
     "danube_connections": Family("gauge", "Open connections."),
     "danube_connections_refused_total": Family("counter", "Connections refused because the limit was reached."),
@@ -170,8 +182,8 @@ _OF_SUBSCRIPTIONS = [
     for name, family in FAMILIES.items()
     if family.labels == _SUBSCRIPTION and name != "danube_backlog_seconds"  # the only one that cannot be summed
 ]
-Place = tuple[str, str]  # topic and subscription
-Key = TypeVar("Key", str, Place)
+SubscriptionLabels = tuple[str, str]  # topic and subscription
+Key = TypeVar("Key", str, SubscriptionLabels)
 
 
 class _Sums:
@@ -181,9 +193,9 @@ class _Sums:
         self.topics: dict[str, list[int]] = {}
         self.tiers: dict[str, list[int]] = {}
         self.lags: dict[str, float] = {}
-        self.subscriptions: dict[Place, list[int]] = {}
+        self.subscriptions: dict[SubscriptionLabels, list[int]] = {}
         self.drops: dict[tuple[str, str, str], int] = {}
-        self.ages: dict[Place, float] = {}
+        self.ages: dict[SubscriptionLabels, float] = {}
         self._labelled = 0  # subscriptions with labels of their own
 
     def add_topic(self, label: str, opened: OpenTopic) -> None:
@@ -204,12 +216,12 @@ class _Sums:
         _add(self.tiers, label, [usage.local, usage.objects, usage.segments, usage.waiting])
         self.lags[label] = max(usage.lag_seconds, self.lags.get(label, 0.0))
 
-    def add_subscription(self, topic: str, name: str, host: ServedSubscription) -> Place:
+    def add_subscription(self, topic: str, name: str, host: ServedSubscription) -> SubscriptionLabels:
         if topic != OTHER and self._labelled < METRIC_SUBSCRIPTIONS_MAX:
             self._labelled += 1
-            place = (topic, name)
+            labels = (topic, name)
         else:
-            place = (topic, OTHER)
+            labels = (topic, OTHER)
         figures = host.describe()
         values = [
             host.outbound.messages,
@@ -222,16 +234,16 @@ class _Sums:
             figures.in_flight,
             int(figures.blocked_at is not None),
         ]
-        _add(self.subscriptions, place, values)
-        self._add_drops(place, host.drops)
-        return place
+        _add(self.subscriptions, labels, values)
+        self._add_drops(labels, host.drops)
+        return labels
 
-    def _add_drops(self, place: Place, drops: Mapping[str, int]) -> None:
+    def _add_drops(self, labels: SubscriptionLabels, drops: Mapping[str, int]) -> None:
         for cause, count in drops.items():
-            self.drops[*place, cause] = self.drops.get((*place, cause), 0) + count
+            self.drops[*labels, cause] = self.drops.get((*labels, cause), 0) + count
 
-    def add_age(self, place: Place, seconds: float) -> None:
-        self.ages[place] = max(seconds, self.ages.get(place, 0.0))
+    def add_age(self, labels: SubscriptionLabels, seconds: float) -> None:
+        self.ages[labels] = max(seconds, self.ages.get(labels, 0.0))
 
     async def write(self, page: Page) -> None:
         samples = chain(
@@ -247,12 +259,12 @@ class _Sums:
             ),
             ((_LAG, lag, (topic,)) for topic, lag in self.lags.items()),
             (
-                (name, value, place)
-                for place, values in self.subscriptions.items()
+                (name, value, labels)
+                for labels, values in self.subscriptions.items()
                 for name, value in zip(_OF_SUBSCRIPTIONS, values, strict=True)
             ),
             (("danube_drops_total", count, labels) for labels, count in self.drops.items()),
-            (("danube_backlog_seconds", age, place) for place, age in self.ages.items()),
+            (("danube_backlog_seconds", age, labels) for labels, age in self.ages.items()),
         )
         for number, (name, value, labels) in enumerate(samples, 1):
             page.add(name, value, *labels)
@@ -265,8 +277,11 @@ def _add(sums: dict[Key, list[int]], at: Key, values: list[int]) -> None:
     sums[at] = values if known is None else [a + b for a, b in zip(known, values, strict=True)]
 
 
+Source = Callable[[Page], Awaitable[None]]  # adds metrics
+
+
 class Metrics:
-    """The metrics of one broker, without those of its faces."""
+    """The metrics of one broker. Those of its faces and its disk come from `sources`."""
 
     def __init__(
         self,
@@ -278,7 +293,11 @@ class Metrics:
         presence: Presence,
         cache: TailCache,
         clock: Clock,
+        room: DiskRoom,
+        leasing: Leasing,
     ) -> None:
+        self.sources: list[Source] = []
+        self.page = CachedPage(self._text)
         self._topics = topics
         self._tiers = tiers
         self._tiering = tiering
@@ -287,6 +306,15 @@ class Metrics:
         self._presence = presence
         self._cache = cache
         self._clock = clock
+        self._room = room
+        self._leasing = leasing
+
+    async def _text(self) -> str:
+        page = Page()
+        await self.collect(page)
+        for source in self.sources:
+            await source(page)
+        return await page.text()
 
     async def collect(self, page: Page) -> None:
         sums, opened = _Sums(), self._topics.opened()
@@ -297,10 +325,10 @@ class Metrics:
             if self._tiering is not None and each.topic.reliable:
                 sums.add_tiers(label, self._tiers.usage(each.reliable, self._clock.wall()))
             for name, host in list(each.topic.subscriptions.items()):
-                place = sums.add_subscription(label, name, host)
-                age = await ages.seconds(each.topic, host, may_read=place[1] != OTHER)
+                labels = sums.add_subscription(label, name, host)
+                age = await ages.seconds(each.topic, host, may_read=labels[1] != OTHER)
                 if age is not None:
-                    sums.add_age(place, age)
+                    sums.add_age(labels, age)
             if not number % METRIC_SLICE:
                 await asyncio.sleep(0)  # lets other tasks run
         await sums.write(page)
@@ -314,6 +342,11 @@ class Metrics:
             page.add("danube_background_failures_total", guard.failures, guard.name)
         page.add("danube_topics", len(opened))
         page.add("danube_tail_cache_bytes", self._cache.bytes)
+        page.add("danube_http_leases", len(self._leasing))
+        page.add("danube_disk_reserve_bytes", self._room.reserve_bytes)
+        page.add("danube_publishing_refused", int(self._room.short))
+        page.add("danube_ledgers", self._room.ledgers())
+        page.add("danube_ledgers_max", NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED)
 
 
 def _add_tiering(page: Page, tiering: Tiering) -> None:
@@ -355,36 +388,3 @@ async def _add_pipelines(page: Page, pipelines: Pipelines) -> None:
             page.add(_WATERMARK, watermark / SECOND, known.name)
         if not number % METRIC_SLICE:
             await asyncio.sleep(0)
-
-
-# -- the loop ----------------------------------------------------------------------------------------------------------
-
-
-class LoopWatch:
-    """Measures how late the loop runs a timer, which is how long the turn in progress took."""
-
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop
-        self._longest = [0.0, 0.0]  # in this window, and in the previous one
-        self._window_end = loop.time() + WATCH_WINDOW_SECONDS
-        self._timer: TimerHandle
-        self._set()
-
-    def _set(self) -> None:
-        self._due = self._loop.time() + WATCH_SECONDS
-        self._timer = self._loop.call_at(self._due, self._look)
-
-    def _look(self) -> None:
-        now = self._loop.time()
-        self._longest[0] = max(self._longest[0], now - self._due)
-        if now >= self._window_end:
-            self._longest = [0.0, self._longest[0]]
-            self._window_end = now + WATCH_WINDOW_SECONDS
-        self._set()
-
-    @property
-    def longest_seconds(self) -> float:
-        return max(self._longest)
-
-    def stop(self) -> None:
-        self._timer.cancel()

@@ -38,9 +38,6 @@ class State(Enum):
         return self in (State.STOPPED, State.FAILED)
 
 
-REPORTED = tuple(state.value for state in State if state is not State.LOST)
-
-
 class What(Enum):
     STOP = "stop"
     RESTART = "restart"
@@ -81,7 +78,7 @@ class Pipeline:
     name: str
     report: Report
     seen: float  # the clock's monotonic time of the last report
-    reported: int  # and the time of day
+    reported: int  # the time of day of the last report
     order: Order | None = None
     lines: deque[Line] = field(default_factory=deque)
     lines_bytes: int = 0
@@ -106,7 +103,7 @@ class Pipelines:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[str, Pipeline] = {}  # in the order of their last reports
-        self._ended: dict[str, None] = {}  # those of them that said so, in the same order
+        self._ended: dict[str, None] = {}  # those that reported their end, in the same order
         self._numbers = 0  # the last order's
 
     # -- for runners ---------------------------------------------------------------------------------------------------

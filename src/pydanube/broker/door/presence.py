@@ -6,39 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from heapq import merge
 from itertools import count, dropwhile, islice
-from typing import Any, NamedTuple
 
 from pydanube.base.limits import METRIC_SLICE, NODE_LEDGERS_MAX, NODE_LEDGERS_RESERVED
-from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.serving.handles import ConsumerHandle
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
+from pydanube.operations.broker import Connection, Status
+from pydanube.operations.subscriptions import Consumer
 from pydanube.ports.clock import Clock
 from pydanube.storage.guard import Guard
-
-
-class Connection(NamedTuple):
-    """An open connection. Numbers ascend in the order of connecting."""
-
-    number: int
-    address: str  # host:port of the peer
-    protocol: str | None  # native, grpc or http; None until it is known
-    client: str  # the name that the client gives itself
-    since: int  # microseconds since 1970
-    producers: int | None  # None if the protocol does not tie them to a connection
-    consumers: int | None
-
-
-class Member(NamedTuple):
-    """One consumer of a subscription, with all the partitions that it has joined."""
-
-    name: str
-    address: str
-    consumers: list[int]  # its number in each of the partitions
-    partitions: list[int]  # none if the topic has none
-    active: bool  # otherwise it is a standby
-    active_partitions: list[int]
-    in_flight: int
 
 
 class Presence:
@@ -56,20 +33,20 @@ class Presence:
         return list(islice(dropwhile(lambda each: each.number <= after, found), limit))
 
 
-def members_of(places: Sequence[OpenTopic], subscription: str) -> list[Member]:
-    """The members, in the order in which they joined the first partition. Consumers with the same name and address are
-    one member."""
+def members_of(partitions: Sequence[OpenTopic], subscription: str) -> list[Consumer]:
+    """The consumers, in the order in which they joined the first partition. Those with the same name and address count
+    as one."""
     found: dict[tuple[str, str], list[ConsumerHandle]] = {}
-    for each in places:
+    for each in partitions:
         for consumer in each.consumers:
             if each.topic.subscriptions.get(subscription) is consumer.subscription:
                 found.setdefault((consumer.name, consumer.address), []).append(consumer)
     return [_member(name, address, consumers) for (name, address), consumers in found.items()]
 
 
-def _member(name: str, address: str, consumers: Sequence[ConsumerHandle]) -> Member:
+def _member(name: str, address: str, consumers: Sequence[ConsumerHandle]) -> Consumer:
     active = [each for each in consumers if each.active]
-    return Member(
+    return Consumer(
         name,
         address,
         [each.id for each in consumers],
@@ -80,7 +57,7 @@ def _member(name: str, address: str, consumers: Sequence[ConsumerHandle]) -> Mem
     )
 
 
-async def status_of(topics: OpenTopics, presence: Presence, room: Room, clock: Clock) -> dict[str, Any]:
+async def status_of(topics: OpenTopics, presence: Presence, room: DiskRoom, clock: Clock) -> Status:
     """Totals over the open topics. Counters start when a topic is opened; ask twice to get rates."""
     names = ("producers", "consumers", "subscriptions", "messages_in", "messages_out", "stored_bytes", "backlog")
     sums = dict.fromkeys(names, 0)
@@ -98,15 +75,15 @@ async def status_of(topics: OpenTopics, presence: Presence, room: Room, clock: C
         if not number % METRIC_SLICE:
             await asyncio.sleep(0)  # lets other tasks run
     limited = bool(room.reserve_bytes)
-    return {
-        "started": presence.started,
-        "now": clock.wall(),
-        "topics": len(opened),
-        "connections": sum(1 for each in presence.listed for _ in each()),
+    return Status(
+        started=presence.started,
+        now=clock.wall(),
+        topics=len(opened),
+        connections=sum(1 for each in presence.listed for _ in each()),
         **sums,
-        "disk_free_bytes": room.bytes if limited else None,
-        "disk_reserve_bytes": room.reserve_bytes if limited else None,
-        "publishing_refused": room.short,
-        "ledgers": room.ledgers(),
-        "ledgers_max": NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED,
-    }
+        disk_free_bytes=room.bytes if limited else None,
+        disk_reserve_bytes=room.reserve_bytes if limited else None,
+        publishing_refused=room.short,
+        ledgers=room.ledgers(),
+        ledgers_max=NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED,
+    )

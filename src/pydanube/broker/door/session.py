@@ -1,4 +1,4 @@
-"""What one caller may ask of the broker: each verb of each face is a method here, or of one of the groups.
+"""What one caller may ask of the broker: `carry_out` for what is one request and one answer, and methods for the rest.
 
 Each method first checks whether the caller may do it; opening a topic does so itself. For producers and consumers, this
 is checked when they are opened.
@@ -6,17 +6,17 @@ is checked when they are opened.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pydanube.access.principals import Principal
 from pydanube.access.rights import BROKER, Action, Resource
 from pydanube.base.errors import ConsumerBusy, SubscriptionInUse, SubscriptionNotFound
 from pydanube.base.limits import READ_BYTES_MAX
-from pydanube.broker.directory.notes import Notes
-from pydanube.broker.door.attention import Attention, find_blocked
-from pydanube.broker.door.presence import Connection, status_of
+from pydanube.base.names import parse_topic
 from pydanube.broker.door.verbs.backups import BackupVerbs
+from pydanube.broker.door.verbs.base import METHODS
+from pydanube.broker.door.verbs.broker import BrokerVerbs
 from pydanube.broker.door.verbs.leases import LeaseVerbs
 from pydanube.broker.door.verbs.pipelines import PipelineVerbs
 from pydanube.broker.door.verbs.sinks import SinkVerbs
@@ -29,12 +29,18 @@ from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Timing
 from pydanube.broker.topic.served import LATEST, ServedSubscription
 from pydanube.broker.topic.topic import Topic
+from pydanube.metadata.tables import KnownConsumer
+from pydanube.operations.operation import A, Request
 from pydanube.topic.dedup import Renewal
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
 if TYPE_CHECKING:
     from pydanube.broker.door.door import Door
+
+
+T = TypeVar("T")
+CARRIED_OUT = tuple(METHODS)  # the requests that `Session.carry_out` answers
 
 
 class Origin(NamedTuple):
@@ -96,38 +102,25 @@ class Session:
     def leases(self) -> LeaseVerbs:
         return LeaseVerbs(self._door, self)
 
-    # -- the broker ----------------------------------------------------------------------------------------------------
+    @property
+    def broker(self) -> BrokerVerbs:
+        return BrokerVerbs(self._door, self)
 
-    def stopping(self) -> bool:
-        self.ask(Action.STATUS)
-        return self._door.topics.stopping
+    async def carry_out(self, request: Request[A]) -> A:
+        """Answers any request that needs no connection; `Verbs.carries_out` of the groups says which ones there are."""
+        group, method = METHODS[type(request)]
+        work: Awaitable[A] = method(group(self._door, self), request)  # type: ignore[assignment]
+        return await (work if request.changes else self.allowed_to_see(work))
 
-    def publishing_refused(self) -> bool:
-        """Whether publishing is refused because the disk is nearly full. The broker is ready even so, because acks free
-        room."""
-        self.ask(Action.HEALTH)
-        return self._door.room.short
-
-    async def status(self) -> dict[str, Any]:
-        self.ask(Action.STATUS)
-        door = self._door
-        return await status_of(door.topics, door.presence, door.room, door.clock)
-
-    async def attention(self) -> Attention:
-        self.ask(Action.STATUS)
-        door = self._door
-        failing = [(each.name, each.failing) for each in door.presence.guards if each.failing]
-        return Attention(door.room.short, failing, await find_blocked(door.topics))
-
-    def connections(self, after: int, limit: int) -> list[Connection]:
-        """The next open connections after that number."""
-        self.ask(Action.CONNECTION_LIST)
-        return self._door.presence.connections(after, limit)
-
-    def notes(self) -> Notes:
-        """What a face has to remember across restarts."""
-        self.ask(Action.NOTES)
-        return self._door.notes
+    async def allowed_to_see(self, work: Awaitable[T]) -> T:
+        """What the work finds. If rights have changed while it waited, all that it has asked is asked again."""
+        version = self._door.topics.rights_version
+        with self._door.authorise.noting(self.principal) as allowed:
+            found = await work
+        if version != self._door.topics.rights_version:
+            for action, resource in allowed.rights:
+                self.ask(action, resource)
+        return found
 
     # -- producers -----------------------------------------------------------------------------------------------------
 
@@ -217,6 +210,8 @@ class Session:
         is_new = subscription not in opened.topic.subscriptions
         if pending and opened.record.reliable:
             options = door.pending.get(topic, subscription)
+        if is_new and subscribe and resume is None:
+            options = self.subscriptions.ask_default_letters(opened, subscription, kind, options)
         host = await opened.enter(subscription, kind, start, options, create=subscribe and resume is None)
         if resume not in (None, opened.mark(host)):
             raise SubscriptionNotFound(f"{subscription!r} was deleted, and another subscription now has its name")
@@ -253,10 +248,8 @@ class Session:
 
         With `stored`, the topic must be one that stores messages.
         """
-        topics, asked = self._door.topics, (self.principal, Action.SUBSCRIPTION_CONSUME)
-        version = topics.rights_version
-        opened = await topics.open(*asked, topic, subscription=name)
-        topics.ask_again(version, *asked, opened.name, name)
+        topics = self._door.topics
+        opened = await topics.open(self.principal, Action.SUBSCRIPTION_CONSUME, topic, subscription=name)
         host = (opened.reliable if stored else opened.topic).subscriptions.get(name)
         return None if host is None else SubscriptionHandle(topics, self.principal, opened, name, host)
 
@@ -266,6 +259,27 @@ class Session:
         if found is None:
             raise SubscriptionNotFound(f"{topic} has no subscription {name!r:.200}")
         return found
+
+    # -- consumers that continue after a restart without subscribing again ---------------------------------------------
+
+    async def remember_consumer(self, known: KnownConsumer, connected: Callable[[], Container[int]]) -> None:
+        """Stores durably what its client needs to continue; `connected` returns the ids of consumers that are."""
+        self._ask_known(known)
+        await self._door.known_consumers.remember(known, connected)
+
+    def known_consumer(self, number: int) -> KnownConsumer | None:
+        known = self._door.known_consumers.find(number)
+        if known is not None:
+            self._ask_known(known)
+        return known
+
+    async def forget_consumer(self, known: KnownConsumer) -> None:
+        self._ask_known(known)
+        await self._door.known_consumers.forget(known.id)
+
+    def _ask_known(self, known: KnownConsumer) -> None:
+        topic = parse_topic(known.topic)
+        self._door.topics.ask(self.principal, Action.SUBSCRIPTION_CONSUME, topic, known.subscription)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -279,12 +293,15 @@ class Session:
 
         With `resume`, the id of the topic where the reader began, only the same topic is accepted.
         """
+        topics = self._door.topics
+        version = topics.rights_version
         ledger = (await self._readable(topic, resume)).ledger
         offset = ledger.past_lost(max(offset, ledger.first))
         if offset >= ledger.confirmed_end:
             return []
         bytes_max = max(1, min(bytes_max, READ_BYTES_MAX // 4))
         batches = await ledger.read(offset, bytes_max)
+        topics.ask_again(version, self.principal, Action.TOPIC_READ, parse_topic(topic))
         left = bytes_max - sum(batch.size for batch in batches)
         while batches and (following := ledger.find(batches[-1].last_offset + 1)) and following.size <= left:
             batches.append(following)  # the cache returns one at a time
@@ -293,11 +310,18 @@ class Session:
 
     async def wait_beyond(self, topic: str, offset: int, seconds: float) -> None:
         """Waits until there is a message at `offset`, for at most `seconds`."""
+        topics = self._door.topics
+        version = topics.rights_version
         await (await self._readable(topic)).wait_beyond(offset, seconds)
+        topics.ask_again(version, self.principal, Action.TOPIC_READ, parse_topic(topic))
 
     async def bounds(self, topic: str) -> tuple[int, int]:
         """The first offset that still exists, and the offset after the last visible one."""
         return (await self._readable(topic)).bounds
 
     async def offset_of_time(self, topic: str, time: int) -> int:
-        return await (await self._readable(topic)).find_time(time)
+        topics = self._door.topics
+        version = topics.rights_version
+        offset = await (await self._readable(topic)).find_time(time)
+        topics.ask_again(version, self.principal, Action.TOPIC_READ, parse_topic(topic))
+        return offset

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from pydanube.broker.cold.storage_admin import Part, Uploaded, Usage, Verified
-from pydanube.broker.directory.directory import TopicRecord
-from pydanube.broker.directory.notes import Notes
+from pydanube.base.errors import RequestInvalid
+from pydanube.base.fields import listed, shown
 from pydanube.broker.limits.intake import Account
-from pydanube.broker.limits.policies import Policies
-from pydanube.broker.serving.explaining import summary
 from pydanube.broker.serving.handles import AckVerdict, ConsumerHandle, ProducerHandle, SubscriptionHandle
-from pydanube.broker.serving.redrive import Wanted
-from pydanube.broker.serving.salvage import Examined, Found, StateLeft, summed
+from pydanube.broker.serving.open_topic import Start
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE, Delivery, Timing
 from pydanube.broker.topic.dead_letter import ORIGIN, SUBSCRIBER
 from pydanube.broker.topic.served import EARLIEST, LATEST, Receipt
 from pydanube.broker.work.decoding import takes_long_to_decode
+from pydanube.metadata.tables import KnownConsumer
+from pydanube.operations.fields import TYPES, AtTime, type_named
+from pydanube.topic.policies import Policies
+from pydanube.topic.record import TopicRecord
+from pydanube.topic.records import SubscriptionKind
 
 __all__ = [
     "EARLIEST",
@@ -27,23 +28,27 @@ __all__ = [
     "AckVerdict",
     "ConsumerHandle",
     "Delivery",
-    "Examined",
-    "Found",
-    "Notes",
-    "Part",
+    "KnownConsumer",
     "Policies",
     "ProducerHandle",
     "Receipt",
-    "StateLeft",
+    "Start",
     "SubscriptionHandle",
     "SubscriptionOptions",
     "Timing",
     "TopicRecord",
-    "Uploaded",
-    "Usage",
-    "Verified",
-    "Wanted",
-    "summary",
-    "summed",
+    "start_of",
+    "subscription_kind",
     "takes_long_to_decode",
 ]
+
+
+def subscription_kind(text: str) -> SubscriptionKind:
+    name = type_named(text)
+    if name is None:
+        raise RequestInvalid(f"type must be {listed(TYPES)}, got {shown(text)}")
+    return SubscriptionKind[name.upper()]
+
+
+def start_of(position: str | int | AtTime) -> Start:
+    return {"time": position.time} if isinstance(position, AtTime) else position

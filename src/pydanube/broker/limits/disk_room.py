@@ -26,10 +26,11 @@ from pydanube.base.limits import (
     ROOM_RESERVE_METADATA_BYTES,
 )
 from pydanube.base.units import shown_bytes
+from pydanube.storage.futures import cancel_all
 from pydanube.storage.guard import Guard
 
 log = logging.getLogger(__name__)
-REGAINED_PART = 8  # publishing resumes when an eighth of the reserve is free on top of it, so that it does not flap
+REGAINED_PART = 8  # publishing resumes when an eighth of the reserve is free on top of it, to avoid flapping
 
 
 def reserve_of(file_bytes: int, chosen: int | None = None) -> int:
@@ -67,7 +68,7 @@ async def _unlimited() -> int:
     return sys.maxsize
 
 
-class Room:
+class DiskRoom:
     """The free disk space of a broker. Until `start` is called, nothing is refused."""
 
     def __init__(
@@ -95,9 +96,7 @@ class Room:
             self._looking = asyncio.get_running_loop().create_task(self._look_regularly())
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await cancel_all([self._looking])
 
     def admit(self, size: int) -> None:
         """Raises `DiskFull` if a batch of this size may not be published."""

@@ -16,7 +16,7 @@ class Intake:
     def __init__(self) -> None:
         self.period = 0
         self._now = 0  # connections that have published in this period
-        self._before = 0  # and in the one before
+        self._before = 0  # and in the period before
 
     def turn(self) -> None:
         """Begins another period. The broker calls this about once a second."""
@@ -44,7 +44,7 @@ class Account:
     def __init__(self, intake: Intake) -> None:
         self.full = False
         self._intake = intake
-        self._period = -1  # the one in which it last published
+        self._period = -1  # the period in which it last published
         self._bytes = 0
 
     def add(self, bytes: int) -> bool:

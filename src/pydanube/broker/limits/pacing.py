@@ -15,6 +15,7 @@ from pydanube.base.errors import RateExceeded
 from pydanube.base.limits import ANSWERS_HELD_MAX, RATE_DEBT_SECONDS_MAX, SECOND
 from pydanube.broker.limits.rates import Rate
 from pydanube.ports.clock import Clock
+from pydanube.storage.futures import settle
 
 
 class Pace:
@@ -73,7 +74,7 @@ class Pace:
         confirmed.add_done_callback(partial(_pass_on, answer))
 
     def release(self) -> None:
-        """Delays no answer any longer, because the rate has changed or the topic is closed."""
+        """Releases all delayed answers, because the rate has changed or the topic is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -87,12 +88,7 @@ def _pass_failure(answer: Future[None], confirmed: Future[None]) -> None:
 
 
 def _pass_on(answer: Future[None], confirmed: Future[None]) -> None:
-    if answer.done():
-        return
     if confirmed.cancelled():
         answer.cancel()
-    elif (error := confirmed.exception()) is not None:
-        answer.set_exception(error)
-        answer.exception()  # marks it as retrieved; the waiter still gets it
     else:
-        answer.set_result(None)
+        settle(answer, confirmed.exception())

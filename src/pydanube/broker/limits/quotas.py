@@ -7,7 +7,6 @@ is exact at the boundaries of ledgers and an estimate between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -17,15 +16,6 @@ class Extent(NamedTuple):
     first: int
     last: int
     bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class BacklogQuota:
-    """How far the slowest subscription of a topic may fall behind; None is no limit."""
-
-    bytes: int | None = None
-    seconds: int | None = None
-    drop_oldest: bool = False  # instead of refusing to publish
 
 
 def bytes_from(extents: Sequence[Extent], offset: int) -> int:

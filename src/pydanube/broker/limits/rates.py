@@ -95,7 +95,7 @@ class Throttle:
         self._rate.take(messages, bytes, now)
 
     def due(self, otherwise: int | None, now: int) -> int | None:
-        """When the receiver is next due: when it may be sent to again, or else at the time given."""
+        """When the receiver may be sent to again; outside a rest, `otherwise`."""
         return self.until if self.rests(now) else otherwise
 
 

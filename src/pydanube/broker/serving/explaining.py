@@ -1,6 +1,7 @@
 """Explains to people and programs why a message is not delivered, or a consumer gets nothing.
 
-A core knows causes and its own time; here they become sentences with the time of day and the commands that help.
+A core knows causes and its own time; this module turns them into sentences with the time of day and the commands that
+help.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from pydanube.base.units import shown_when
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.state.options import dead_letter_topic
-from pydanube.broker.subscription.damage_notices import DAMAGE, in_words
 from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.subscription.read_failures import DAMAGE, in_words
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.dispatch.explain import Explanation
 from pydanube.ports.clock import Clock
 
 
-class Told(NamedTuple):
+class PartitionExplanation(NamedTuple):
     """The explanation for one partition, or for a topic that is not partitioned."""
 
     partition: int | None
@@ -46,42 +47,42 @@ async def explain(
     *,
     offset: int | None = None,
     consumer: int | None = None,
-) -> list[Told]:
+) -> list[PartitionExplanation]:
     """Explains a message, a consumer, or, if neither is named, the first unfinished message of each partition."""
     if offset is not None and consumer is not None:
         raise RequestInvalid("give either an offset or a consumer to explain, not both")
     asked = (principal, Action.SUBSCRIPTION_DESCRIBE, topic)
     if offset is not None or consumer is not None:
-        places = [await topics.open(*asked, subscription=subscription)]
+        partitions = [await topics.open(*asked, subscription=subscription)]
     else:
-        places = await topics.places(*asked, subscription=subscription)
-    kept = [each.topic.as_reliable("is not reliable: only waiting consumers get its messages") for each in places]
-    told = [
+        partitions = await topics.open_all(*asked, subscription=subscription)
+    stored = [each.topic.as_reliable("is not reliable: only waiting consumers get its messages") for each in partitions]
+    explanations = [
         await _explain(clock, each, topic, host, offset, consumer)
-        for each, topic in zip(places, kept, strict=True)
+        for each, topic in zip(partitions, stored, strict=True)
         if (host := topic.subscriptions.get(subscription)) is not None
     ]
-    if not told:
+    if not explanations:
         raise SubscriptionNotFound(f"subscription {subscription!r} does not exist")
-    return told
+    return explanations
 
 
 async def _explain(
     clock: Clock, opened: OpenTopic, topic: Topic, host: SubscriptionHost, offset: int | None, consumer: int | None
-) -> Told:
+) -> PartitionExplanation:
     backlog, total = host.backlog, topic.ledger.confirmed_end - min(host.floor, host.known.start)
     if consumer is not None:
         found = host.explain_consumer(ConsumerId(consumer))
     elif offset is None and not backlog:
         sentence = f"Nothing to do: {total} of {total} acknowledged."
-        return Told(opened.name.partition, None, None, None, sentence, backlog, total)
+        return PartitionExplanation(opened.name.partition, None, None, None, sentence, backlog, total)
     else:
         offset = host.floor if offset is None else offset
         found = await _of_offset(topic, host, offset)
     now = clock.wall()
     until = None if found.until is None else found.until - host.now + now
     sentence = _sentence(found, "" if until is None else shown_when(until, now), opened.name, host)
-    return Told(opened.name.partition, offset, found.cause.code, until, sentence, backlog, total)
+    return PartitionExplanation(opened.name.partition, offset, found.cause.code, until, sentence, backlog, total)
 
 
 async def _of_offset(topic: Topic, host: SubscriptionHost, offset: int) -> Explanation:
@@ -113,12 +114,14 @@ def _sentence(found: Explanation, until: str, topic: TopicName, host: Subscripti
     return f"{said} Skip it with `{skip}`, or set it aside with {aside}."
 
 
-def summary(told: list[Told]) -> str:
+def summary(explanations: list[PartitionExplanation]) -> str:
     """All partitions in one text; those without a backlog are only counted."""
-    if len(told) == 1:
-        return told[0].sentence
-    total, backlog = sum(each.total for each in told), sum(each.backlog for each in told)
+    if len(explanations) == 1:
+        return explanations[0].sentence
+    total, backlog = sum(each.total for each in explanations), sum(each.backlog for each in explanations)
     if not backlog:
         return f"Nothing to do: {total} of {total} acknowledged."
-    waiting = [f"Partition {each.partition}, offset {each.offset}: {each.sentence}" for each in told if each.backlog]
+    waiting = [
+        f"Partition {each.partition}, offset {each.offset}: {each.sentence}" for each in explanations if each.backlog
+    ]
     return " ".join([f"{backlog} of {total} messages to do.", *waiting])

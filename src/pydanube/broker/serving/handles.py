@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydanube.access.principals import Principal
 from pydanube.access.rights import Action
-from pydanube.base.errors import DanubeError, NotAllowed, RequestInvalid
-from pydanube.base.ids import ConsumerId
-from pydanube.base.names import TopicName
+from pydanube.base.errors import DanubeError, RequestInvalid
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.subscription.delivery import Consumer, Timing
 from pydanube.broker.subscription.host import SubscriptionHost
@@ -22,7 +20,6 @@ from pydanube.broker.topic.producer_sessions import Session
 from pydanube.broker.topic.served import Receipt, ServedSubscription
 from pydanube.dispatch.explain import Cause
 from pydanube.topic.cursor import Range
-from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
 if TYPE_CHECKING:
@@ -35,7 +32,19 @@ NEVER_GIVEN = (Cause.NOT_PUBLISHED, Cause.BELOW_START, Cause.CURSOR_FULL)  # suc
 class ProducerHandle:
     """One producer of a topic or partition."""
 
-    __slots__ = ("_ended", "_open", "_session", "_tell_ended", "_temporary", "_topics", "on_limit", "principal")
+    __slots__ = (
+        "_ended",
+        "_open",
+        "_tell_ended",
+        "_temporary",
+        "_topics",
+        "mark",
+        "on_limit",
+        "principal",
+        "reliable",
+        "session",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -48,28 +57,17 @@ class ProducerHandle:
         temporary: bool,
     ) -> None:
         self.principal = principal
+        self.topic, self.reliable = open.name, open.record.reliable
+        self.mark = open.mark()  # identifies the topic: a client that comes back with it gets the same one, or an error
+        self.session = session or Session(0, 0, 0)  # all 0 without a name: then batches are not deduplicated
         self.on_limit: Callable[[int | None], None] | None = None  # called when the limit on message sizes changes
         self._topics = topics
         self._open = open
-        self._session = session  # None without a name, in which case batches are not deduplicated
-        self._temporary = temporary  # its name was made up for it
+        self._temporary = temporary  # its name was generated for it
         self._tell_ended = ended
         self._ended: DanubeError | None = None  # why
 
     # -- what is true of it --------------------------------------------------------------------------------------------
-
-    @property
-    def topic(self) -> TopicName:
-        return self._open.name
-
-    @property
-    def session(self) -> Session:
-        """Its producer number, epoch and next sequence; all 0 without a name."""
-        return self._session or Session(0, 0, 0)
-
-    @property
-    def reliable(self) -> bool:
-        return self._open.record.reliable
 
     @property
     def receipt(self) -> str:
@@ -80,11 +78,6 @@ class ProducerHandle:
     def message_bytes_max(self) -> int | None:
         return self._open.policies.message_bytes_max
 
-    @property
-    def mark(self) -> str:
-        """Identifies the topic, so that a client that comes back with it gets the same topic or an error."""
-        return self._open.mark()
-
     # -- its user ------------------------------------------------------------------------------------------------------
 
     def publish(self, batch: Batch) -> Receipt:
@@ -92,9 +85,8 @@ class ProducerHandle:
         if self._ended is not None:
             raise type(self._ended)(*self._ended.args)
         self._topics.check_serving()
-        session = self._session
         try:
-            return self._open.publish(batch, 0 if session is None else session.epoch)
+            return self._open.publish(batch, self.session.epoch)
         except DanubeError as error:
             self._topics.count_rejected(error)
             raise
@@ -104,13 +96,13 @@ class ProducerHandle:
         self._open.producers.pop(self, None)
         if self._open.exclusive is self:
             self._open.exclusive = None
-        if self._session is None:
+        if not self.session.producer:
             return
         sessions = self._open.reliable.sessions
         if self._temporary and not lost:
-            sessions.release(self._session)
+            sessions.release(self.session)
         else:
-            sessions.let_go(self._session)
+            sessions.let_go(self.session)
 
     # -- its topic and the door ----------------------------------------------------------------------------------------
 
@@ -125,11 +117,11 @@ class ProducerHandle:
 
     def reconsider(self) -> None:
         """Ends it if its caller may no longer publish. What was accepted before stays accepted."""
-        try:
-            self._topics.ask(self.principal, Action.TOPIC_PUBLISH, self._open.name)
-        except NotAllowed as error:
+        why = self._topics.refusal(self.principal, Action.TOPIC_PUBLISH, self._open.name)
+        if why is not None:
+            self._ended = why  # before anything that might fail
             self.close(lost=True)
-            self.ended(error)
+            self._tell_ended(why)
 
 
 class AckVerdict(Enum):
@@ -143,7 +135,7 @@ class AckVerdict(Enum):
 class SubscriptionHandle:
     """One subscription of a topic or partition, for callers that acknowledge without being its consumer."""
 
-    __slots__ = ("_host", "_kept", "_name", "_open", "_topics", "_valid", "principal")
+    __slots__ = ("_host", "_name", "_open", "_reliable", "_topics", "_valid", "kind", "mark", "principal", "reliable")
 
     def __init__(self, topics: OpenTopics, principal: Principal, open: OpenTopic, name: str, host: ServedSubscription):
         self.principal = principal
@@ -151,8 +143,10 @@ class SubscriptionHandle:
         self._open = open
         self._name = name
         self._host = host
-        self._kept = host.as_reliable() if host.reliable else None  # None if the topic is best effort
+        self._reliable = host.as_reliable() if host.reliable else None  # None if the topic is best effort
         self._valid = topics.rights_version
+        self.kind, self.reliable = host.kind, host.reliable
+        self.mark = open.mark(host)  # identifies the subscription: with it a client gets the same one back, or an error
 
     @property
     def served(self) -> bool:
@@ -170,14 +164,6 @@ class SubscriptionHandle:
         return self._host
 
     @property
-    def kind(self) -> SubscriptionKind:
-        return self._host.kind
-
-    @property
-    def reliable(self) -> bool:
-        return self._host.reliable
-
-    @property
     def generation(self) -> int:
         return self._host.generation
 
@@ -190,11 +176,6 @@ class SubscriptionHandle:
         """In microseconds."""
         return self._host.ack_timeout
 
-    @property
-    def mark(self) -> str:
-        """Identifies the subscription, so that a client that comes back with it gets the same one or an error."""
-        return self._open.mark(self._host)
-
     def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
         """Done when it is durable. An ack of a delivery from before a seek succeeds and changes nothing (§14)."""
         return self._host.ack(generation, ranges)
@@ -206,32 +187,32 @@ class SubscriptionHandle:
         after the last of them. If the subscription was never sought, every message may have been handed out, even
         before a restart.
         """
-        kept = self._kept
-        if kept is None:
+        host = self._reliable
+        if host is None:
             return AckVerdict.VOID
-        cause = kept.explain(offset).cause
+        cause = host.explain(offset).cause
         if cause in NEVER_GIVEN:
             return AckVerdict.VOID
         if cause is Cause.IN_FLIGHT:
             return AckVerdict.COUNTS
         if cause is Cause.ACKED:
             return AckVerdict.LATE
-        now, (generation, end) = kept.known.cursor.generation, handed_out.get(kept, (0, 0))
+        now, (generation, end) = host.known.cursor.generation, handed_out.get(host, (0, 0))
         return AckVerdict.COUNTS if not now or (now == generation and offset < end) else AckVerdict.LATE
 
     def nack_offset(self, offset: int, delay: int, reason: str) -> None:
         """Marks a message as failed, whichever consumer has it; ignored if none has. `delay` is in microseconds."""
-        if self._kept is None:
+        if self._reliable is None:
             return
-        found = self._kept.explain(offset)
+        found = self._reliable.explain(offset)
         if found.cause is Cause.IN_FLIGHT and found.consumer is not None:
-            self._kept.nack(found.consumer, self.generation, [(offset, offset)], delay, reason)
+            self._reliable.nack(found.consumer, self.generation, [(offset, offset)], delay, reason)
 
 
 class ConsumerHandle(SubscriptionHandle):
     """One consumer of a subscription of a topic or partition."""
 
-    __slots__ = ("_consumer", "_ended", "address", "face")
+    __slots__ = ("_consumer", "_ended", "address", "face", "id", "name", "partition", "says_taken")
 
     def __init__(
         self,
@@ -247,36 +228,21 @@ class ConsumerHandle(SubscriptionHandle):
         super().__init__(topics, principal, open, name, host)
         self.face = face
         self.address = address  # host:port of the client that opened it
+        self.id, self.name, self.partition = consumer.id, consumer.name, open.name.partition
+        self.says_taken = consumer.timing is Timing.TAKEN  # its client reports what its program has taken
         self._consumer = consumer
         self._ended: DanubeError | None = None  # why
 
     # -- what is true of it --------------------------------------------------------------------------------------------
 
     @property
-    def id(self) -> ConsumerId:
-        return self._consumer.id
-
-    @property
-    def name(self) -> str:
-        return self._consumer.name
-
-    @property
-    def partition(self) -> int | None:
-        return self._open.name.partition
-
-    @property
-    def says_taken(self) -> bool:
-        """Whether its client reports which messages its program has taken."""
-        return self._consumer.timing is Timing.TAKEN
-
-    @property
     def unsettled(self) -> bool:
-        """What it did before is still being sorted out, some of it in each turn of the loop: it leaves afterwards."""
+        """Whether acks or nacks that it sent still wait for later turns of the loop. It must not leave before."""
         return self._host.unsettled
 
     @property
     def held(self) -> Sequence[Range]:
-        """The messages that it was given and that are not done."""
+        """The messages that were delivered to it and are not done."""
         return self._host.held(self.id)
 
     @property
@@ -286,20 +252,20 @@ class ConsumerHandle(SubscriptionHandle):
 
     def is_in_flight(self, offset: int) -> bool:
         """Whether a consumer has the message in flight; always false on a best-effort topic."""
-        return self._kept is None or self._kept.explain(offset).cause is Cause.IN_FLIGHT
+        return self._reliable is None or self._reliable.explain(offset).cause is Cause.IN_FLIGHT
 
     def producer_names(self) -> Callable[[int], str]:
-        """Gives the name of the producer with a number of a batch; empty if the topic does not know it."""
+        """A function that maps a batch's producer number to its name; empty if the topic does not know it."""
         return self._open.topic.producer_name
 
     # -- its user ------------------------------------------------------------------------------------------------------
 
     def grant(self, permits: int) -> None:
-        self._host.grant(self._consumer.id, permits)
+        self._host.grant(self.id, permits)
 
     def withdraw(self) -> int:
-        """Its connection takes no more for now; the permits that it had left. Where nothing is stored it keeps them."""
-        return self._host.withdraw(self._consumer.id)
+        """Takes back its permits while its connection is busy; returns how many. A best-effort topic ignores this."""
+        return self._host.withdraw(self.id)
 
     def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
         """Done when it is durable. An ack of a delivery from before a seek succeeds and changes nothing (§14)."""
@@ -316,15 +282,15 @@ class ConsumerHandle(SubscriptionHandle):
     def nack(self, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = "") -> None:
         """Marks messages as failed; `delay` is in microseconds."""
         if self._ended is None:
-            self._host.nack(self._consumer.id, generation, ranges, delay, reason)
+            self._host.nack(self.id, generation, ranges, delay, reason)
 
     def taken(self, generation: int, ranges: Sequence[Range]) -> None:
-        """Its program works on these from now on, so that their ack timeout begins."""
-        self._host.taken(self._consumer.id, generation, ranges)
+        """Its program has started on these messages, so their ack timeout begins."""
+        self._host.taken(self.id, generation, ranges)
 
     def give_back(self, first: int, last: int) -> None:
-        """Nobody was handed these: they are decided again, and have not failed."""
-        self._host.give_back(self._consumer.id, first, last)
+        """Returns messages that its program did not get: they are delivered again, and have not failed."""
+        self._host.give_back(self.id, first, last)
 
     def on_timeout(self, changed: Callable[[int | None], None]) -> None:
         """Registers a function to call when the ack timeout, in microseconds, may have changed."""
@@ -332,27 +298,35 @@ class ConsumerHandle(SubscriptionHandle):
 
     async def seek(self, *, offset: int | None = None, time: int | None = None) -> int:
         """Seeks to an offset or a time, for all consumers of the subscription; returns the new generation."""
-        self._topics.ask(self.principal, Action.SUBSCRIPTION_SEEK, self._open.name, self._name)
+        self._ask(Action.SUBSCRIPTION_SEEK)
         topic, host = self._open.reliable, self._host.as_reliable()
         if (offset is None) == (time is None):
             raise RequestInvalid("a seek needs an offset or a time")
-        await topic.seek(host, offset if offset is not None else await topic.find_time(time or 0))
+        if offset is None:
+            offset = await topic.find_time(time or 0)
+            self._ask(Action.SUBSCRIPTION_SEEK)  # it may have waited for storage
+        await topic.seek(host, offset)
         return host.generation
 
     def pause(self) -> None:
         """Stops delivery to all consumers of the subscription until one of them resumes it, or this one leaves."""
-        self._pausable().pause(self._consumer.id)
+        self._pausable().pause(self.id)
 
     def resume(self) -> None:
         self._pausable().resume()
 
     def _pausable(self) -> SubscriptionHost:
-        self._topics.ask(self.principal, Action.SUBSCRIPTION_PAUSE, self._open.name, self._name)
+        self._ask(Action.SUBSCRIPTION_PAUSE)
         return self._host.as_reliable()
+
+    def _ask(self, action: Action) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
+        self._topics.ask(self.principal, action, self._open.name, self._name)
 
     def close(self, *, crashed: bool) -> None:
         self._open.consumers.pop(self, None)
-        self._host.leave(self._consumer.id, crashed=crashed)
+        self._host.leave(self.id, crashed=crashed)
 
     # -- the door ------------------------------------------------------------------------------------------------------
 
@@ -364,7 +338,6 @@ class ConsumerHandle(SubscriptionHandle):
 
     def reconsider(self) -> None:
         """Ends it if its caller may no longer consume: nothing more is delivered, and no ack counts."""
-        try:
-            self._topics.ask(self.principal, Action.SUBSCRIPTION_CONSUME, self._open.name, self._name)
-        except NotAllowed as error:
-            self.end(error, crashed=False)
+        why = self._topics.refusal(self.principal, Action.SUBSCRIPTION_CONSUME, self._open.name, self._name)
+        if why is not None:
+            self.end(why, crashed=False)

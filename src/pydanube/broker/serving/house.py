@@ -15,23 +15,19 @@ from functools import partial
 from itertools import count
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import (
-    HOUSEKEEPING_SLOW_TURNS_MAX,
-    HOUSEKEEPING_TURN_SECONDS,
-    HOUSEKEEPING_TURNS,
-    KIB,
-)
-from pydanube.broker.limits.disk_room import Room
+from pydanube.base.limits import HOUSEKEEPING_SLOW_TURNS_MAX, HOUSEKEEPING_TURN_SECONDS, HOUSEKEEPING_TURNS, KIB
+from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.intake import Intake
 from pydanube.broker.serving.leftovers import Leftovers
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.storage.checked_clock import CheckedClock
+from pydanube.storage.futures import cancel_all
 from pydanube.storage.guard import Guard
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
-ROLL_BYTES_WHEN_SHORT = 64 * KIB  # if the disk is nearly full, an open ledger this large is sealed if half is unneeded
+ROLL_BYTES_WHEN_SHORT = 64 * KIB  # an open ledger this large is sealed if half is unneeded and the disk nearly full
 QUIET_TURNS = 10  # a topic without activity gets only every tenth turn
 
 
@@ -43,7 +39,7 @@ class Housekeeping:
         topics: OpenTopics,
         leftovers: Leftovers,
         find_leftovers: Callable[[], Awaitable[None]],
-        room: Room,
+        room: DiskRoom,
         intake: Intake,
         clock: CheckedClock,
     ) -> None:
@@ -55,7 +51,8 @@ class Housekeeping:
         self._find_leftovers: Callable[[], Awaitable[None]] | None = find_leftovers  # None once it has succeeded
         self.guard = Guard("housekeeping")
         self._loop = asyncio.get_running_loop()
-        self._moved = asyncio.Event()  # set when a test moves the clock
+        self._moved = asyncio.Event()
+        self.time_moved = self._moved.set  # for tests that move the clock: does what has become due
         self._waiting: dict[OpenTopic, None] = {}  # for a turn
         self._takers: dict[Task[None], None] = {}
         self._under_way: dict[OpenTopic, Task[None]] = {}
@@ -63,20 +60,13 @@ class Housekeeping:
         self._slow: dict[OpenTopic, None] = {}  # their last turn was slow or still runs, so they run separately
         self._running = self._loop.create_task(self._run())
 
-    def time_moved(self) -> None:
-        """Called when a test has moved the clock: does everything that has become due."""
-        self._moved.set()
-
     @property
     def slow(self) -> int:
         """How many topics are waited for separately."""
         return sum(opened in self._slow for opened in self._under_way)
 
     async def close(self) -> None:
-        tasks = [self._running, *self._takers, *self._under_way.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([self._running, *self._takers, *self._under_way.values()])
 
     async def _run(self) -> None:
         for rounds in count(1):

@@ -18,10 +18,12 @@ from typing import Any
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import TOPICS_OPENING_MAX
 from pydanube.broker.cold.tiering import Tiering
-from pydanube.broker.directory.directory import Directory, TopicRecord, topic_of_stream
+from pydanube.broker.directory.directory import Directory
 from pydanube.broker.state.log import state_stream
 from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.storage.futures import cancel_all
 from pydanube.storage.stream.removal import remove_stream
+from pydanube.topic.record import TopicRecord, topic_of_stream
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 2.0
@@ -31,8 +33,8 @@ OPENING_SECONDS = 1.0  # how long to wait for a topic that was being opened when
 class Leftovers:
     """Owned by the broker's loop. Never touches a stream whose topic exists."""
 
-    def __init__(self, around: TopicDependencies, tiering: Tiering | None) -> None:
-        self._around = around
+    def __init__(self, dependencies: TopicDependencies, tiering: Tiering | None) -> None:
+        self._dependencies = dependencies
         self._tiering = tiering
         self._streams: dict[str, None] = {}
         self._removing: dict[str, Task[None]] = {}
@@ -43,13 +45,13 @@ class Leftovers:
 
     def add(self, record: TopicRecord) -> None:
         """Adds all streams of a topic that was deleted and is not open."""
-        for place in record.partition_names() if record.reliable else ():
-            stream = record.stream(place.partition)
+        for name in record.partition_names() if record.reliable else ():
+            stream = record.stream(name.partition)
             self._streams |= {stream: None, state_stream(stream): None}
 
     async def find(self, directory: Directory) -> None:
         """Finds what an interrupted deletion has left."""
-        streams = await self._around.catalog.streams()
+        streams = await self._dependencies.catalog.streams()
         topics = directory.ids()  # read after the streams, because a topic's record exists before its first stream
         for stream in streams:
             topic = topic_of_stream(stream)
@@ -72,19 +74,15 @@ class Leftovers:
         self._removing.pop(stream, None)
 
     async def close(self) -> None:
-        removing = list(self._removing.values())
-        for task in removing:
-            task.cancel()
-        await asyncio.gather(*removing, return_exceptions=True)
+        await cancel_all(self._removing.values())
 
     async def _remove(self, stream: str) -> None:
-        around = self._around
-        cold = None if around.tier is None else around.tier.reader
+        catalog, nodes, _, randomness = self._dependencies.of_streams
         if self._tiering is not None:
             await self._tiering.finished(stream)  # otherwise it could create an object after the last was deleted
         async with self._turns:
             try:
-                await remove_stream(stream, around.catalog, around.nodes, around.randomness, cold)
+                await remove_stream(stream, catalog, nodes, randomness, self._dependencies.cold)
             except DanubeError as error:
                 log.warning("could not delete %s of a deleted topic yet: %s", stream, error)
                 return
@@ -94,6 +92,4 @@ class Leftovers:
 async def cut_off(opening: Sequence[Task[Any]]) -> None:
     """Ends attempts to open a deleted topic: each notices the deletion itself, unless it waits for a disk or a node."""
     _, hanging = await asyncio.wait(opening, timeout=OPENING_SECONDS)
-    for each in hanging:
-        each.cancel()
-    await asyncio.gather(*hanging, return_exceptions=True)
+    await cancel_all(hanging)

@@ -1,4 +1,4 @@
-"""Creates, changes and deletes namespaces and topics: first in the directory, then in what is open here."""
+"""Creates, changes and deletes namespaces and topics: first in the directory, then in the open topics."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pydanube.access.principals import Principal
 from pydanube.access.rights import Action, Authorise, namespace_resource
 from pydanube.base.durability import Durability
 from pydanube.base.names import TopicName, parse_topic, parse_whole
-from pydanube.broker.directory.directory import Directory, TopicRecord
+from pydanube.broker.directory.directory import Directory
 from pydanube.broker.directory.pending_options import PendingOptions
-from pydanube.broker.limits.policies import Policies
 from pydanube.broker.serving.leftovers import Leftovers
 from pydanube.broker.serving.open_topics import OpenTopics
-from pydanube.broker.serving.spreading import Spreading, change_of, growth_of
+from pydanube.broker.serving.spreading import Spreading
 from pydanube.broker.work.errands import Errands
+from pydanube.topic.policies import Policies
+from pydanube.topic.record import TopicRecord
 
 
 class Lifecycle:
@@ -100,7 +101,9 @@ class Lifecycle:
         before, work = self._directory.get(whole), partial(self._alter, whole, partitions=partitions, policies=policies)
         if partitions is None:
             return await self._errands.run(work())
-        return await self._spreading.grow(before, partial(work, with_more=growth_of) if before.reliable else work)
+        return await self._spreading.grow(
+            before, partial(work, with_more=self._spreading.growth_of) if before.reliable else work
+        )
 
     async def _alter(self, whole: TopicName, **changes: Any) -> TopicRecord:
         try:
@@ -121,7 +124,7 @@ class Lifecycle:
     async def _delete(self, record: TopicRecord) -> None:
         """Deletes the record first, so that no one opens the topic again; then ends its users and removes its data."""
         gone = await self._pending.dropped_with(record.name)
-        record = await self._directory.delete_topic(record.name, [*gone, (change_of(record.id, "", {})[0], None)])
+        record = await self._directory.delete_topic(record.name, [*gone, self._spreading.end_of(record)])
         await self._topics.end(record)
         self._leftovers.add(record)
         await self._leftovers.sweep()

@@ -25,10 +25,8 @@ from pydanube.base.errors import (
 )
 from pydanube.base.names import TopicName, parse_topic
 from pydanube.base.wording import many
-from pydanube.broker.directory.directory import TopicRecord
-from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.pacing import Pace
-from pydanube.broker.limits.policies import DELTA, Policies
 from pydanube.broker.limits.quotas import Usage
 from pydanube.broker.limits.rates import rate_of
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
@@ -36,6 +34,8 @@ from pydanube.broker.topic.served import Receipt, ServedSubscription, ServedTopi
 from pydanube.broker.topic.topic import Topic
 from pydanube.ports.clock import Clock
 from pydanube.stream.retention import RetentionPolicy
+from pydanube.topic.policies import Policies
+from pydanube.topic.record import TopicRecord
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
@@ -53,14 +53,14 @@ class OpenTopic:
     record: TopicRecord
     topic: ServedTopic
     policies: Policies
-    room: Room = field(default_factory=Room)  # of the broker
+    room: DiskRoom = field(default_factory=DiskRoom)  # of the broker
     usage: Usage | None = None  # of its namespace, if that has a limit
     pace: Pace | None = None  # of its publishers, if they have a limit
     subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one at a time, so that none exceeds the limit
-    redriving: asyncio.Lock = field(default_factory=asyncio.Lock)  # one at a time, so that no letter goes out twice
+    redriving: asyncio.Lock = field(default_factory=asyncio.Lock)  # one at a time, so no letter is published twice
     producers: dict[ProducerHandle, None] = field(default_factory=dict)
     consumers: dict[ConsumerHandle, None] = field(default_factory=dict)
-    exclusive: ProducerHandle | None = None  # the producer that has it for itself
+    exclusive: ProducerHandle | None = None  # the producer that has exclusive access
     ended: DanubeError | None = None  # why it is no longer served
     changing: bool = False  # opened for a change of all partitions, which must be finished before clients use it
 
@@ -140,6 +140,11 @@ class OpenTopic:
         for producer in producers:
             producer.ended(why)
         await self.topic.close(why, seal=seal)
+
+    def consumers_of(self, subscription: str) -> list[ConsumerHandle]:
+        """The connected consumers of one subscription."""
+        host = self.topic.subscriptions.get(subscription)
+        return [each for each in self.consumers if each.subscription is host]
 
     def forget(self, host: ServedSubscription) -> None:
         """Removes the consumers of a subscription that has ended."""
@@ -243,5 +248,5 @@ def topic_options(record: TopicRecord, policies: Policies) -> TopicOptions:
         dispatch_messages_per_second=policies.dispatch_messages_per_second,
         dispatch_bytes_per_second=policies.dispatch_bytes_per_second,
         unused_subscription_seconds=policies.unused_subscription_seconds,
-        table=DELTA if policies.table == DELTA else None,
+        table=None if policies.table == "none" else policies.table,
     )

@@ -1,7 +1,8 @@
-"""The topics that this broker serves now. Each is opened when it is first used, and only after the caller's rights were
-checked, so whoever opens one names the principal and the action.
+"""The topics that this broker serves now. Each is opened when it is first used.
 
-It also counts the bytes that the topics of a namespace store, if the namespace has a limit.
+The caller's rights are checked first, so the caller must name the principal and the action; they are checked again if
+they have changed by the time the topic is open. This also counts the bytes that the topics of a namespace store, if the
+namespace has a limit.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import asyncio
 import logging
 from asyncio import Task
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pydanube.access.principals import SYSTEM, Principal
 from pydanube.access.rights import Action, Authorise, subscription_resource, topic_resource
 from pydanube.base.errors import (
     DanubeError,
+    NotAllowed,
     OffsetsDamaged,
     TopicClosed,
     TopicExists,
@@ -24,9 +26,8 @@ from pydanube.base.errors import (
 )
 from pydanube.base.limits import TOPICS_OPENING_MAX
 from pydanube.base.names import TopicName, parse_topic
-from pydanube.broker.directory.directory import Directory, TopicRecord
-from pydanube.broker.limits.disk_room import Room
-from pydanube.broker.limits.policies import Policies
+from pydanube.broker.directory.directory import Directory
+from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.quotas import Usage
 from pydanube.broker.serving.leftovers import cut_off
 from pydanube.broker.serving.open_topic import OpenTopic, topic_options
@@ -35,6 +36,13 @@ from pydanube.broker.topic.dependencies import TopicDependencies
 from pydanube.broker.topic.served import ServedTopic
 from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.together import together
+from pydanube.storage.futures import cancel_all, retrieve
+from pydanube.topic.policies import Policies
+from pydanube.topic.record import TopicRecord
+
+if TYPE_CHECKING:
+    from pydanube.broker.serving.handles import ConsumerHandle, ProducerHandle
+    from pydanube.broker.serving.spreading import Spreading
 
 log = logging.getLogger(__name__)
 TOPICS_CLOSING = 250  # at a time, when the broker stops: their records become durable together
@@ -42,27 +50,25 @@ SEALING_SECONDS = 1.0  # when the broker stops; a topic that is not sealed by th
 Watcher = Callable[[TopicName, int, Topic], None]  # gets the topic's name, its id and the topic
 
 
-class Interrupted(Protocol):
-    """Interrupted changes of all partitions of a topic, which must be finished before it is served."""
-
-    def unfinished(self, topic: int) -> bool: ...
-
-    async def finish(self, record: TopicRecord) -> None: ...
-
-
 class OpenTopics:
     """Owned by the broker's loop."""
 
     def __init__(
-        self, directory: Directory, around: TopicDependencies, room: Room, authorise: Authorise, *, auto_create: bool
+        self,
+        directory: Directory,
+        dependencies: TopicDependencies,
+        room: DiskRoom,
+        authorise: Authorise,
+        *,
+        auto_create: bool,
     ) -> None:
         self.auto_create = auto_create
-        self.interrupted: Interrupted | None = None
+        self.interrupted: Spreading | None = None  # has changes that must be finished before a topic is served
         self.watchers: list[Watcher] = []  # called with each topic that stores messages, before any client uses it
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
         self.rights_version = 0  # rises when rights change: handles of an older version must be checked again
         self._directory = directory
-        self._around = around
+        self._dependencies = dependencies
         self._room = room
         self._authorise = authorise
         self._loop = asyncio.get_running_loop()
@@ -71,7 +77,7 @@ class OpenTopics:
         self._usages: dict[str, Usage] = {}  # of namespaces that have a limit
         self._counting: dict[str, Task[None]] = {}  # namespaces whose bytes are not all known yet
         self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
-        self._stopping = False
+        self.stopping = False
 
     # -- who may -------------------------------------------------------------------------------------------------------
 
@@ -83,21 +89,40 @@ class OpenTopics:
             topic_resource(name) if subscription is None else subscription_resource(name, subscription),
         )
 
+    def allows(self, principal: Principal, action: Action, name: TopicName) -> bool:
+        return self.refusal(principal, action, name) is None
+
+    def refusal(
+        self, principal: Principal, action: Action, name: TopicName, subscription: str | None = None
+    ) -> NotAllowed | None:
+        """Why the principal may not do that; None if it may. If that cannot be decided, it may not."""
+        try:
+            self.ask(principal, action, name, subscription)
+        except NotAllowed as error:
+            return error
+        except Exception:
+            log.exception("%s: whether %s may %s could not be decided", name, principal, action)
+            return NotAllowed(f"whether {principal} may {action} {name} could not be decided")
+        return None
+
     def ask_again(
         self, version: int, principal: Principal, action: Action, name: TopicName, subscription: str | None = None
     ) -> None:
-        """Like `ask`, but only if rights have changed since that version. Called just before a handle is created."""
+        """Like `ask`, but only if rights have changed since that version. Called after waiting for something."""
         if version != self.rights_version:
             self.ask(principal, action, name, subscription)
 
     def reconsider(self) -> None:
-        """Called when rights have changed: ends producers and consumers that are no longer allowed."""
+        """Called when rights have changed: ends producers and consumers that are no longer allowed. If one of them
+        fails to end in order, the others are still asked about."""
         self.rights_version += 1
         for each in self.opened():
-            for producer in list(each.producers):
-                producer.reconsider()
-            for consumer in list(each.consumers):
-                consumer.reconsider()
+            handles: list[ProducerHandle | ConsumerHandle] = [*each.producers, *each.consumers]
+            for handle in handles:
+                try:
+                    handle.reconsider()
+                except Exception:
+                    log.exception("%s: %s has ended, and could not be told", each.name, handle.principal)
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -148,33 +173,40 @@ class OpenTopics:
 
         `subscription` names the one that the action is about, if any.
         """
-        parsed = parse_topic(name)
+        parsed, version = parse_topic(name), self.rights_version
         self.ask(principal, action, parsed, subscription)
-        return await self._serve(principal, parsed, create=create, reliable=reliable, changing=changing)
+        opened = await self._serve(principal, parsed, create=create, reliable=reliable, changing=changing)
+        self.ask_again(version, principal, action, parsed, subscription)
+        return opened
 
-    async def places(
+    async def open_all(
         self, principal: Principal, action: Action, name: str, *, subscription: str | None = None
     ) -> list[OpenTopic]:
         """Opens the named partition, or all partitions of the topic."""
-        return await together(
-            lambda place: self._serve(principal, place), await self._names(principal, action, name, subscription)
-        )
+        version = self.rights_version
+        names = await self._names(principal, action, name, subscription)
+        found = await together(lambda each: self._serve(principal, each), names)
+        self.ask_again(version, principal, action, names[0], subscription)
+        return found
 
-    async def sound_places(
+    async def open_undamaged(
         self, principal: Principal, action: Action, name: str, *, subscription: str | None = None
     ) -> tuple[list[OpenTopic | None], str | None]:
-        """Like `places`, with None for partitions whose state is damaged, and the reason of the first of them. Raises
+        """Like `open_all`, with None for partitions whose state is damaged, and the reason of the first of them. Raises
         if all of them are damaged."""
         damage: list[OffsetsDamaged] = []
+        version = self.rights_version
 
-        async def served(place: TopicName) -> OpenTopic | None:
+        async def served(name: TopicName) -> OpenTopic | None:
             try:
-                return await self._serve(principal, place)
+                return await self._serve(principal, name)
             except OffsetsDamaged as error:
                 damage.append(error)
                 return None
 
-        found = await together(served, await self._names(principal, action, name, subscription))
+        names = await self._names(principal, action, name, subscription)
+        found = await together(served, names)
+        self.ask_again(version, principal, action, names[0], subscription)
         if not any(found):
             raise damage[0]
         return found, str(damage[0]) if damage else None
@@ -224,10 +256,10 @@ class OpenTopics:
     def _done_opening(self, name: TopicName, opening: Task[OpenTopic]) -> None:
         if self._opening.get(name) is opening:  # otherwise the topic was deleted meanwhile, and perhaps recreated
             del self._opening[name]
-        if not opening.cancelled():
-            opening.exception()  # marks it as retrieved; the callers have it
+        retrieve(opening)
 
     async def _open(self, name: TopicName, record: TopicRecord, changing: bool) -> OpenTopic:
+        self.ask(SYSTEM, Action.TOPIC_SERVE, name)  # as long as it is open, the broker maintains it and uploads it
         namespace = self._directory.policies(name.namespace)
         self._count(name.namespace, namespace)
         policies = record.policies.over(namespace)
@@ -235,7 +267,7 @@ class OpenTopics:
             options = topic_options(record, policies)
             if record.reliable:
                 try:
-                    kept = await Topic.open(record.stream(name.partition), self._around, options, str(name))
+                    kept = await Topic.open(record.stream(name.partition), self._dependencies, options, str(name))
                 except asyncio.CancelledError:
                     self._directory.get(name)  # raises `TopicNotFound` for the callers if it was deleted
                     raise
@@ -243,7 +275,7 @@ class OpenTopics:
                     watcher(name, record.id, kept)
                 served: ServedTopic = kept
             else:
-                served = BestEffortTopic(str(name), self._around.clock, options)
+                served = BestEffortTopic(str(name), self._dependencies.clock, options)
         current = self._directory.find(name)  # it may have changed meanwhile
         if current is None or current.id != record.id:
             deleted = TopicNotFound(f"topic {name} was deleted")
@@ -260,8 +292,12 @@ class OpenTopics:
         """All open topics, in the order of opening."""
         return list(self._opened.values())
 
-    def kept(self) -> list[Topic]:
-        """Those of them that store messages."""
+    def find(self, name: TopicName) -> OpenTopic | None:
+        """The topic or partition, if it is open."""
+        return self._opened.get(name)
+
+    def reliable_topics(self) -> list[Topic]:
+        """The open topics that store messages."""
         return [each.reliable for each in self._opened.values() if each.topic.reliable]
 
     def count_rejected(self, error: DanubeError) -> None:
@@ -275,9 +311,9 @@ class OpenTopics:
 
     async def end(self, record: TopicRecord) -> None:
         """Ends a topic that was deleted, and tells the clients that use it or wait for it."""
-        deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.partition_names()
-        opened = [self._opened.pop(place) for place in places if place in self._opened]
-        opening = [self._opening.pop(place) for place in places if place in self._opening]
+        deleted, names = TopicNotFound(f"topic {record.name} was deleted"), record.partition_names()
+        opened = [self._opened.pop(name) for name in names if name in self._opened]
+        opening = [self._opening.pop(name) for name in names if name in self._opening]
         await asyncio.gather(*(each.end(deleted) for each in opened))
         if opening:
             await cut_off(opening)
@@ -300,7 +336,7 @@ class OpenTopics:
 
     def _follow(self, opened: OpenTopic, record: TopicRecord, namespace: Policies) -> None:
         usage = self._usages.get(opened.name.namespace)
-        opened.follow(record, record.policies.over(namespace), usage, self._around.clock)
+        opened.follow(record, record.policies.over(namespace), usage, self._dependencies.clock)
 
     def _count(self, namespace: str, policies: Policies) -> None:
         """Counts the bytes that its topics store, if there is a limit: open ones at once, the others soon."""
@@ -316,17 +352,17 @@ class OpenTopics:
         topic is opened."""
         usage = self._usages[namespace]
         for record in self._directory.topics(namespace):
-            for place in record.partition_names() if record.reliable else ():
-                if place in self._opened or place in self._opening:
+            for name in record.partition_names() if record.reliable else ():
+                if name in self._opened or name in self._opening:
                     continue
-                stream, _ = await self._around.catalog.load(record.stream(place.partition))
+                stream, _ = await self._dependencies.catalog.load(record.stream(name.partition))
                 if stream.unsealed is None:
-                    usage.set(str(place), stream.bytes)
+                    usage.set(str(name), stream.bytes)
                     continue
                 try:
-                    await self.open(SYSTEM, Action.TOPIC_SERVE, str(place))
+                    await self.open(SYSTEM, Action.TOPIC_SERVE, str(name))
                 except DanubeError as error:
-                    log.warning("could not count the bytes stored in %s yet: %s", place, error)
+                    log.warning("could not count the bytes stored in %s yet: %s", name, error)
             await asyncio.sleep(0)  # there may be many
 
     async def counted(self, namespace: str) -> None:
@@ -337,25 +373,21 @@ class OpenTopics:
     def uncount_topic(self, record: TopicRecord) -> None:
         """Stops counting a topic that stores nothing any longer."""
         if (usage := self._usages.get(record.name.namespace)) is not None:
-            for place in record.partition_names():
-                usage.forget(str(place))
+            for name in record.partition_names():
+                usage.forget(str(name))
 
     def uncount_namespace(self, name: str) -> None:
         self._usages.pop(name, None)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    @property
-    def stopping(self) -> bool:
-        return self._stopping
-
     def check_serving(self) -> None:
-        if self._stopping:
+        if self.stopping:
             raise TopicClosed("the broker is stopping")
 
     def stop(self) -> None:
         """Refuses to open or publish anything from now on."""
-        self._stopping = True
+        self.stopping = True
 
     async def give_up_opening(self) -> None:
         """Waits briefly for topics that are being opened, then cancels the rest."""
@@ -364,9 +396,7 @@ class OpenTopics:
             task.cancel()
         if opening:
             await asyncio.wait(opening, timeout=SEALING_SECONDS)
-        for each in opening:
-            each.cancel()  # it waits for a disk, or for object storage
-        await asyncio.gather(*counting, *opening, return_exceptions=True)
+        await cancel_all([*counting, *opening])  # those that wait for a disk, or for object storage
 
     async def close(self) -> None:
         """Makes every topic durable and closes it. If there are very many, not all are sealed."""

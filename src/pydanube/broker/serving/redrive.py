@@ -26,8 +26,6 @@ from pydanube.base.limits import (
     UNACKED_MAX,
 )
 from pydanube.base.names import parse_topic
-from pydanube.broker.directory.directory import TopicRecord
-from pydanube.broker.directory.notes import Notes
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.serving.republish import Refusals, Republisher
@@ -39,8 +37,10 @@ from pydanube.broker.work.decoding import run_decoding
 from pydanube.broker.work.errands import Errands
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ports.clock import Clock
+from pydanube.ports.metadata import MetadataStore
 from pydanube.ports.offload import Offload
 from pydanube.topic.cursor import Cursor
+from pydanube.topic.record import TopicRecord
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, Message
 
@@ -52,7 +52,8 @@ _OPTIONS = SubscriptionOptions(
 )
 _NAMED = {"topic": ORIGIN, "subscription": SUBSCRIBER}
 Unfit: TypeAlias = TopicNotFound | TopicKindDiffers | NotAllowed
-Records: TypeAlias = dict[str, TopicRecord | Unfit]  # targets by name, or why letters cannot go there
+# Targets, or why letters cannot go there, by the version of rights that was asked, and by name
+Records: TypeAlias = dict[tuple[int, str], TopicRecord | Unfit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,11 @@ class Wanted:
     target: str | None = None  # if None, each goes to the topic it came from
     filters: Mapping[str, str] = field(default_factory=dict)
     dry_run: bool = False
-    start: int = 0  # letters before it are left alone, so that a caller can continue slice by slice
+    start: int = 0  # earlier letters are left alone, so that a caller can continue slice by slice
     end: int = OFFSET_MAX  # letters from here on are left alone too
 
     def has(self, letter: Message) -> bool:
-        return all(_holds(letter, name, text) for name, text in self.filters.items())
+        return all(_matches(letter, name, text) for name, text in self.filters.items())
 
 
 @dataclass(slots=True)
@@ -89,9 +90,11 @@ class Redriven:
 class Redriver:
     """Owned by the broker's loop."""
 
-    def __init__(self, topics: OpenTopics, notes: Notes, errands: Errands, offload: Offload, clock: Clock) -> None:
+    def __init__(
+        self, topics: OpenTopics, metadata: MetadataStore, errands: Errands, offload: Offload, clock: Clock
+    ) -> None:
         self._topics = topics
-        self._notes = notes
+        self._metadata = metadata
         self._errands = errands
         self._offload = offload
         self._clock = clock
@@ -101,14 +104,15 @@ class Redriver:
         it takes one slice, and `next` says where to continue; from several partitions, which have no common offset, it
         takes all slices.
 
-        The caller must be allowed to publish to each target, as if it published there itself.
+        The caller must be allowed to publish to each target, as if it published there itself. Once it has lost a
+        right on the way, no more letters are published.
         """
-        done, places = Redriven(), await self._topics.places(principal, Action.TOPIC_REDRIVE, topic)
-        for each in places:
+        done, partitions = Redriven(), await self._topics.open_all(principal, Action.TOPIC_REDRIVE, topic)
+        for each in partitions:
             await self._slice(principal, each, wanted, done)
-            while len(places) > 1 and done.next is not None and done.count != wanted.limit:
+            while len(partitions) > 1 and done.next is not None and done.count != wanted.limit:
                 await self._slice(principal, each, replace(wanted, start=done.next), done)
-        if len(places) > 1:
+        if len(partitions) > 1:
             done.next = None
         return done
 
@@ -128,11 +132,22 @@ class Redriver:
             await self._errands.run_holding(turn, work)
 
     async def _redrive(self, principal: Principal, opened: OpenTopic, wanted: Wanted, done: Redriven) -> None:
+        self._topics.ask(principal, Action.TOPIC_REDRIVE, opened.name)  # it may have waited for its turn
+        republisher = Republisher(
+            self._topics, self._metadata, self._offload, self._clock, principal, opened, done.refused
+        )
+        try:
+            await self._publish(principal, opened, wanted, done, republisher)
+        except NotAllowed:
+            await republisher.end()  # it is asked between batches: what was published is acknowledged
+            raise
+        await republisher.end()
+
+    async def _publish(
+        self, principal: Principal, opened: OpenTopic, wanted: Wanted, done: Redriven, republisher: Republisher
+    ) -> None:
         topic = opened.reliable
         host = topic.subscriptions.get(SUBSCRIPTION)
-        republisher = Republisher(
-            self._topics, self._notes, self._offload, self._clock, principal, opened, done.refused
-        )
         if host is not None and not wanted.dry_run:
             await republisher.settle(host)
         cursor = Cursor(0, topic.ledger.first) if host is None else host.known.cursor
@@ -147,6 +162,7 @@ class Redriver:
             letters, offset = await _next_letters(self._offload, topic, cursor, wanted, offset, end, done)
             if not letters:
                 break
+            self._topics.ask(principal, Action.TOPIC_REDRIVE, opened.name)
             groups = await self._by_target(principal, letters, wanted.target, done.refused, records)
             if wanted.dry_run:
                 for target, group in groups.items():
@@ -161,43 +177,38 @@ class Redriver:
                 assert host is not None
                 done.add(target, await republisher.publish(host, generation, target, group))
         done.next = offset if offset < whole else None
-        await republisher.end()
 
     async def _by_target(
-        self,
-        principal: Principal,
-        letters: list[Message],
-        target: str | None,
-        refused: Refusals,
-        records: Records,
+        self, principal: Principal, letters: list[Message], target: str | None, refused: Refusals, records: Records
     ) -> dict[str, list[Message]]:
         """The letters by the topic or partition that each goes to. A letter stays if its own topic is gone, stores
         nothing, or is closed to the caller."""
         groups: dict[str, list[Message]] = {}
         for letter in letters:
-            place = target or _origin(letter)
-            assert place is not None
+            topic = target or _origin(letter)
+            assert topic is not None
             try:
-                name, record = parse_topic(place), await self._record(principal, place, records)
+                name, record = parse_topic(topic), await self._record(principal, topic, records)
                 if name.partition is None and record.partitions:
                     name = record.partition_of(letter.key or b"")
                 record.check_partition(name)
             except (TopicNotFound, TopicKindDiffers, NameInvalid, PartitionMissing, NotAllowed) as error:
                 if target is not None:
                     raise
-                refused.add(letter, place, error)
+                refused.add(letter, topic, error)
                 continue
             groups.setdefault(str(name), []).append(letter)
         return groups
 
-    async def _record(self, principal: Principal, place: str, records: Records) -> TopicRecord:
-        """The record of a target. Each is looked up only once, even if it does not exist."""
-        if place not in records:
+    async def _record(self, principal: Principal, topic: str, records: Records) -> TopicRecord:
+        """The record of a target. Each is looked up only once while rights stay the same, even if it does not exist."""
+        key = self._topics.rights_version, topic
+        if key not in records:
             try:
-                records[place] = await self._topics.lookup(principal, Action.TOPIC_PUBLISH, place, reliable=True)
+                records[key] = await self._topics.lookup(principal, Action.TOPIC_PUBLISH, topic, reliable=True)
             except (TopicNotFound, TopicKindDiffers, NotAllowed) as error:
-                records[place] = error
-        found = records[place]
+                records[key] = error
+        found = records[key]
         if isinstance(found, TopicRecord):
             return found
         raise found
@@ -256,7 +267,7 @@ def _origin(letter: Message) -> str | None:
     return (letter.attributes or {}).get(ORIGIN)
 
 
-def _holds(letter: Message, name: str, text: str) -> bool:
+def _matches(letter: Message, name: str, text: str) -> bool:
     attributes = letter.attributes or {}
     if name == "key":
         return letter.key == text.encode()

@@ -16,9 +16,10 @@ from pydanube.access.rights import Action
 from pydanube.base.errors import DanubeError, TopicNotFound
 from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import TopicName
-from pydanube.broker.directory.directory import Directory, TopicRecord
+from pydanube.broker.directory.directory import Directory
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.serving.spreading import Spreading
+from pydanube.topic.record import TopicRecord
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ async def reopen(topics: OpenTopics, spreading: Spreading, directory: Directory)
 
 
 async def _open_next(topics: OpenTopics, waiting: Iterator[TopicName]) -> None:
-    for place in waiting:
-        await _try(str(place), topics.open(SYSTEM, Action.TOPIC_SERVE, str(place)))
+    for name in waiting:
+        await _try(str(name), topics.open(SYSTEM, Action.TOPIC_SERVE, str(name)))
         await asyncio.sleep(0)  # clients come first
 
 
@@ -48,7 +49,7 @@ async def _resume_next(topics: OpenTopics, spreading: Spreading, interrupted: It
 
 
 async def _try(what: str, work: Awaitable[object]) -> bool:
-    """Whether the work succeeded. A failure of one topic does not keep the others from being opened."""
+    """Whether the work succeeded. A failure of one topic must not prevent opening the others."""
     try:
         await work
         return True

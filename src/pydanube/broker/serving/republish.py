@@ -7,10 +7,7 @@ whether the noted batch was published, whichever letters were added or removed m
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from hashlib import sha256
-from itertools import accumulate
 from typing import NamedTuple
 
 from pydanube.access.principals import SYSTEM, Principal
@@ -18,18 +15,19 @@ from pydanube.access.rights import Action
 from pydanube.base.errors import BatchTooLarge, DanubeError, MessageTooLarge, TopicNotFound
 from pydanube.base.limits import REFUSALS_NAMED_MAX
 from pydanube.base.ranges import Ranges
-from pydanube.broker.directory.notes import Notes
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.dead_letter import ADDED
 from pydanube.broker.topic.producer_sessions import Session
+from pydanube.metadata.tables import REDRIVES, RedrivenBatch
 from pydanube.ports.clock import Clock
+from pydanube.ports.metadata import MetadataStore
 from pydanube.ports.offload import Offload
+from pydanube.storage.metadata.table import Table
 from pydanube.wire.batch import Batch, Message, build
 
 REFUSED = (MessageTooLarge, BatchTooLarge)  # the target will never accept such a letter
-_FOLDER = "redrive/"
 
 
 class Refusals:
@@ -37,33 +35,12 @@ class Refusals:
 
     def __init__(self) -> None:
         self.count = 0
-        self.named: list[dict[str, str | int]] = []
+        self.named: list[tuple[int, str, str]] = []  # offset of the letter, topic, and the error
 
     def add(self, letter: Message, target: str, error: DanubeError) -> None:
         self.count += 1
         if len(self.named) < REFUSALS_NAMED_MAX:
-            self.named.append({"offset": letter.offset, "topic": target, "error": f"{error.code}: {error}"})
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """A batch that may have been published: the offsets of its letters, and its first sequence."""
-
-    target: str
-    topic: int  # its id: a topic that was deleted and created again has none of them
-    first_sequence: int
-    generation: int  # of the cursor: after a seek, the letters have to be published again
-    offsets: list[int]
-
-    def encode(self) -> bytes:
-        steps = [after - before for before, after in zip([0, *self.offsets], self.offsets, strict=False)]
-        found = [self.target, self.topic, self.first_sequence, self.generation, steps]
-        return json.dumps(found, separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, text: bytes) -> Noted:
-        target, topic, first, generation, steps = json.loads(text)
-        return cls(target, topic, first, generation, list(accumulate(steps)))
+            self.named.append((letter.offset, target, f"{error.code}: {error}"))
 
 
 class _Way(NamedTuple):
@@ -79,29 +56,29 @@ class Republisher:
     def __init__(
         self,
         topics: OpenTopics,
-        notes: Notes,
+        metadata: MetadataStore,
         offload: Offload,
         clock: Clock,
         principal: Principal,
         source: OpenTopic,
         refusals: Refusals,
     ) -> None:
-        self._topics, self._notes, self._offload, self._clock = topics, notes, offload, clock
+        self._topics, self._offload, self._clock = topics, offload, clock
+        self._table = Table(metadata, REDRIVES)
         self._principal, self._refusals = principal, refusals
         self._source = f"{source.record.id}/{source.name.partition or 0}"
         self._ways: dict[str, _Way] = {}
 
     async def settle(self, host: SubscriptionHost) -> None:
         """Acknowledges a batch that was published but not acknowledged, because the broker was killed in between."""
-        text = self._notes.get(_FOLDER + self._source)
-        if text is None:
+        noted = self._table.get(self._source)
+        if noted is None:
             return
-        noted = Noted.decode(text)
         if noted.generation == host.generation:
             await host.ack(noted.generation, ranges_of(await self._published(noted)))
-        await self._notes.put(_FOLDER + self._source, None)
+        await self._note(None)
 
-    async def _published(self, noted: Noted) -> list[int]:
+    async def _published(self, noted: RedrivenBatch) -> list[int]:
         try:
             opened = await self._topics.open(SYSTEM, Action.TOPIC_PUBLISH, noted.target)
         except TopicNotFound:
@@ -119,8 +96,8 @@ class Republisher:
             batch = await self._offload.run(_batch_of, letters, now, session)
             opened.check_messages(batch)
             batch.check_published()
-            noted = Noted(target, opened.record.id, session.next_sequence, generation, offsets)
-            await self._notes.put(_FOLDER + self._source, noted.encode())
+            first = session.next_sequence
+            await self._note(RedrivenBatch.of(target, opened.record.id, first, generation, offsets))
             receipt = opened.publish(batch, session.epoch)
         except REFUSED as error:
             if half := len(letters) // 2:  # the letters that fit are still published
@@ -141,15 +118,20 @@ class Republisher:
             # `fresh`: everything under this name is noted before it is published, so nothing is repeated
             session = await opened.reliable.attach(self._name(target), fresh=True)
             known = self._ways[target] = _Way(opened, session)
+        else:
+            self._topics.ask(self._principal, Action.TOPIC_PUBLISH, known.opened.name)
         return known
 
     def _name(self, target: str) -> str:
         return f"redrive-{sha256(f'{self._source} {target}'.encode()).hexdigest()[:32]}"
 
+    async def _note(self, batch: RedrivenBatch | None) -> None:
+        await self._table.write(self._source, batch)
+
     async def end(self) -> None:
         """Deletes the note, because everything published is acknowledged, and releases the producers."""
         if self._ways:
-            await self._notes.put(_FOLDER + self._source, None)
+            await self._note(None)
         for opened, session in self._ways.values():
             opened.reliable.sessions.release(session)
 

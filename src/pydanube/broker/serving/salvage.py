@@ -17,7 +17,7 @@ from pydanube.base.errors import OffsetsDamaged
 from pydanube.base.ids import LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGERS_A_TURN, READ_AHEAD_BYTES
 from pydanube.base.names import TopicName, parse_topic
-from pydanube.broker.directory.directory import Directory, TopicRecord
+from pydanube.broker.directory.directory import Directory
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.state.log import state_stream
 from pydanube.broker.topic.dependencies import TopicDependencies
@@ -25,6 +25,7 @@ from pydanube.broker.work.jobs import JobAnswer, Jobs
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.stream import Stream
 from pydanube.stream.record import LedgerRecord, LostRange
+from pydanube.topic.record import TopicRecord
 from pydanube.topic.records import SubscriptionDeleted, decode
 from pydanube.topic.state import TopicState
 
@@ -51,7 +52,7 @@ class StateLeft(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """The damage of a topic, and for each place with damaged state, what is left of that state."""
+    """The damage of a topic, and for each partition with damaged state, what is left of that state."""
 
     found: list[Found]
     left: list[StateLeft]
@@ -60,11 +61,12 @@ class Examined(NamedTuple):
 class Salvage:
     """Owned by the broker's loop."""
 
-    def __init__(self, topics: OpenTopics, directory: Directory, around: TopicDependencies) -> None:
+    def __init__(self, topics: OpenTopics, directory: Directory, dependencies: TopicDependencies) -> None:
         self._topics = topics
         self._directory = directory
-        self._around = around
+        self._dependencies = dependencies
         self._jobs = Jobs()
+        self.close = self._jobs.close
 
     async def damaged(self) -> list[str]:
         """The names of topics in which something is, or may be, damaged."""
@@ -77,19 +79,19 @@ class Salvage:
                 await asyncio.sleep(0)
         damaged: dict[str, None] = {}
         for node in nodes:
-            statuses = await self._around.nodes.get(node).list()
+            statuses = await self._dependencies.nodes.get(node).list()
             found = [each.ledger for each in statuses if each.damaged and each.ledger in ledgers]
             damaged.update(dict.fromkeys(ledgers[ledger] for ledger in found))
         return sorted(damaged)
 
     async def _ledgers(self) -> AsyncIterator[tuple[str, LedgerRecord]]:
         """All ledgers of all topics, for messages and for state, each with the topic's name."""
-        catalog, after, looked = self._around.catalog, "", 0
+        catalog, after, looked = self._dependencies.catalog, "", 0
         while page := self._directory.topics(None, after, TOPICS_A_TURN):
             after = str(page[-1].name)
             for record in page:
-                for place in record.partition_names() if record.reliable else ():
-                    stream = record.stream(place.partition)
+                for name in record.partition_names() if record.reliable else ():
+                    stream = record.stream(name.partition)
                     for each in (stream, state_stream(stream)):
                         for ledger in (await catalog.load(each))[0].ledgers:
                             yield str(record.name), ledger
@@ -105,65 +107,60 @@ class Salvage:
     async def _examine(self, principal: Principal, topic: str, accept: bool) -> Examined:
         name = parse_topic(topic)
         record = await self._topics.lookup(principal, Action.STORAGE_SALVAGE, topic)
-        places = [name] if name.partition is not None else record.partition_names()
+        names = [name] if name.partition is not None else record.partition_names()
         examined = Examined([], [])
-        for place in places:
-            await self._place(record, place, accept, examined)
+        for each in names:
+            self._topics.ask(principal, Action.STORAGE_SALVAGE, each)  # the one before may have taken long
+            await self._partition(record, each, accept, examined)
         return examined
 
-    async def _place(self, record: TopicRecord, place: TopicName, accept: bool, examined: Examined) -> None:
+    async def _partition(self, record: TopicRecord, name: TopicName, accept: bool, examined: Examined) -> None:
         """Examines the state first, because the topic cannot be opened while its state is damaged."""
         before = len(examined.found)
         try:
-            opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(place))
+            opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(name))
         except OffsetsDamaged:
-            closed = record.stream(place.partition)
-            await self._closed(state_stream(closed), place, "state", accept, examined)
+            closed = record.stream(name.partition)
+            await self._closed(state_stream(closed), name, "state", accept, examined)
             if not accept:
-                await self._closed(closed, place, "messages", accept, examined)
+                await self._closed(closed, name, "messages", accept, examined)
                 return
-            opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(place))
+            opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(name))
         topic = opened.reliable
-        if found := await _look(topic.state_stream, place, "state", accept):
+        if found := await _look(topic.state_stream, name, "state", accept):
             examined.found.extend(found)
-            examined.left.append(_left(place, topic.state))  # an open topic has all of its state in memory
+            examined.left.append(_left(name, topic.state))  # an open topic has all of its state in memory
             if accept:
                 topic.rewrite_state()
-        examined.found.extend(await _look(topic.ledger.stream, place, "messages", accept))
+        examined.found.extend(await _look(topic.ledger.stream, name, "messages", accept))
         if len(examined.found) > before and accept:
-            log.error("%s: the loss of damaged data was accepted (ranges: %d)", place, len(examined.found) - before)
+            log.error("%s: the loss of damaged data was accepted (ranges: %d)", name, len(examined.found) - before)
             for host in topic.subscriptions.values():
                 host.retry_reading()
 
-    async def _closed(self, name: str, place: TopicName, what: str, accept: bool, examined: Examined) -> None:
+    async def _closed(self, stream_name: str, name: TopicName, what: str, accept: bool, examined: Examined) -> None:
         """Examines a stream that is not open."""
-        around = self._around
-        settings = StreamSettings(lazy=True)
-        cold = None if around.tier is None else around.tier.reader
-        title = f"the state of {place}" if what == "state" else str(place)
+        title, dependencies = f"the state of {name}" if what == "state" else str(name), self._dependencies
         stream = await Stream.take(
-            name, around.catalog, around.nodes, around.clock, around.randomness, settings, cold, title
+            stream_name, *dependencies.of_streams, StreamSettings(lazy=True), dependencies.cold, title
         )
         try:
-            found = await _look(stream, place, what, accept)
+            found = await _look(stream, name, what, accept)
             examined.found.extend(found)
             if what == "state":
-                examined.left.append(await _left_of(stream, place, [each.lost for each in found]))
+                examined.left.append(await _left_of(stream, name, [each.lost for each in found]))
         finally:
             await stream.close()
 
-    async def close(self) -> None:
-        await self._jobs.close()
 
-
-async def _look(stream: Stream, place: TopicName, what: str, accept: bool) -> list[Found]:
+async def _look(stream: Stream, name: TopicName, what: str, accept: bool) -> list[Found]:
     found = await stream.find_damage()
     if found and accept:
         await stream.give_up([lost for _, lost in found])
-    return [Found(str(place), what, ledger, lost) for ledger, lost in found]
+    return [Found(str(name), what, ledger, lost) for ledger, lost in found]
 
 
-async def _left_of(stream: Stream, place: TopicName, lost: Sequence[LostRange]) -> StateLeft:
+async def _left_of(stream: Stream, name: TopicName, lost: Sequence[LostRange]) -> StateLeft:
     """Replays what can be read, as the topic will do when it is opened without the lost records."""
     state, spoken_of, deleted, offset = TopicState(), set[int](), set[int](), stream.first
     state.patched = True
@@ -176,11 +173,11 @@ async def _left_of(stream: Stream, place: TopicName, lost: Sequence[LostRange]) 
                 state.replay(record)
             offset = batch.last_offset + 1
     state.recovered()
-    return _left(place, state, len(spoken_of - deleted - {known.id for known in state}))
+    return _left(name, state, len(spoken_of - deleted - {known.id for known in state}))
 
 
-def _left(place: TopicName, state: TopicState, lost: int = 0) -> StateLeft:
-    return StateLeft(str(place), sorted((known.name, known.cursor.floor) for known in state), lost)
+def _left(name: TopicName, state: TopicState, lost: int = 0) -> StateLeft:
+    return StateLeft(str(name), sorted((known.name, known.cursor.floor) for known in state), lost)
 
 
 def _behind(lost: Sequence[LostRange], offset: int) -> int:

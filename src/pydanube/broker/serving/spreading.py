@@ -1,7 +1,7 @@
 """Changes to all partitions of a topic: after a crash, a change is visible in all partitions or in none.
 
 Each partition keeps its subscriptions in its own state, so such a change takes several steps. The change is written to
-the metadata before the first step and deleted after the last. After a crash it is made again before any partition of
+the metadata before the first step and deleted after the last. After a crash it is repeated before any partition of
 the topic is served; every step can be repeated. Changes of one topic are made one after the other. Each uses the
 topic's record as it is when its turn comes, because partitions may have been added while the change waited.
 """
@@ -9,7 +9,6 @@ topic's record as it is when its turn comes, because partitions may have been ad
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -17,9 +16,9 @@ from typing import Any, TypeVar
 
 from pydanube.access.principals import SYSTEM
 from pydanube.access.rights import Action
-from pydanube.base.errors import DanubeError, MetadataClosed, SubscriptionNotFound, TopicNotFound
+from pydanube.base.errors import DanubeError, MetadataClosed, MetadataDamaged, SubscriptionNotFound, TopicNotFound
 from pydanube.base.names import TopicName
-from pydanube.broker.directory.directory import Directory, TopicRecord
+from pydanube.broker.directory.directory import Directory
 from pydanube.broker.directory.pending_options import PendingOptions
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
@@ -28,24 +27,17 @@ from pydanube.broker.topic.served import EARLIEST
 from pydanube.broker.work.errands import Errands
 from pydanube.broker.work.named_locks import NamedLocks
 from pydanube.broker.work.together import together
+from pydanube.metadata.records import RequestedChange
+from pydanube.metadata.tables import CHANGES, PartitionsChange
+from pydanube.storage.metadata.table import Table
+from pydanube.topic.record import TopicRecord
 from pydanube.topic.records import SubscriptionKind
 
 log = logging.getLogger(__name__)
-PREFIX = "changes/"
 RETRY_SECONDS = 0.5
 FREEING = ("unsubscribe", "seek", "truncate")  # they free messages, so they work even if the metadata store is full
 Fields = Mapping[str, Any]
 Result = TypeVar("Result")
-
-
-def change_of(topic: int, change: str, fields: Fields) -> tuple[str, bytes]:
-    """The key and value that record a change, for callers that write it in a transaction with something else."""
-    return f"{PREFIX}{topic}", json.dumps([change, fields], separators=(",", ":")).encode()
-
-
-def growth_of(old: TopicRecord) -> tuple[str, bytes]:
-    """The key and value which record that partitions beyond those of the old record must be prepared."""
-    return change_of(old.id, "grow", {"from": old.partitions})
 
 
 class Spreading:
@@ -56,15 +48,23 @@ class Spreading:
         self._directory = directory
         self._pending = pending
         self._errands = errands
-        self._store = directory.store
+        self._table = Table(directory.store, CHANGES)
         self._turns = NamedLocks()  # of topics, by their ids
 
     def unfinished(self, topic: int) -> bool:
-        return self._store.get(f"{PREFIX}{topic}") is not None
+        return self._table.version(str(topic)) != 0
 
     def begun(self) -> set[int]:
         """The ids of topics with an unfinished change; some of the topics may have been deleted."""
-        return {int(key.removeprefix(PREFIX)) for key, _ in self._store.scan(PREFIX)}
+        return set(map(int, self._table.keys()))
+
+    def growth_of(self, old: TopicRecord) -> RequestedChange:
+        """What records that partitions beyond those of the old record must be prepared, for a transaction."""
+        return self._table.put(str(old.id), PartitionsChange("grow", {"from": old.partitions}))
+
+    def end_of(self, topic: TopicRecord) -> RequestedChange:
+        """What forgets an unfinished change, for the transaction that deletes the topic."""
+        return self._table.put(str(topic.id), None)
 
     async def change(self, record: TopicRecord, change: str, fields: Fields) -> None:
         """Makes a change in all partitions. From its turn on, it is completed even if the caller stops waiting; raises
@@ -104,7 +104,8 @@ class Spreading:
     async def _change(self, record: TopicRecord, change: str, fields: Fields) -> None:
         await self._finish(record)
         if record.reliable and record.partitions > 1:
-            await self._store.transact((), [change_of(record.id, change, fields)], reserve=change in FREEING)
+            begun = PartitionsChange(change, dict(fields))
+            await self._table.write(str(record.id), begun, reserve=change in FREEING)
         try:
             await self._make(record, change, fields)
         except Exception:  # the caller gets the error and may choose again; a stop of the broker is not such an error
@@ -113,40 +114,41 @@ class Spreading:
         await self.forget(record.id)
 
     async def _finish(self, record: TopicRecord) -> None:
-        entry = self._store.get(f"{PREFIX}{record.id}")
-        if entry is None:
-            return
+        found = None
         try:
-            change, fields = json.loads(entry.value)
-            await self._make(record, change, fields)
+            found = self._table.get(str(record.id))
+            if found is None:
+                return
+            await self._make(record, found.change, found.fields)
+        except (LookupError, TypeError, ValueError, MetadataDamaged):
+            # if it were kept, the topic could never be opened again
+            log.exception("%s: giving up an interrupted change that is not valid: %r", record.name, found)
         except DanubeError as error:
             if error.retriable:
                 raise
-            log.warning("%s: the interrupted change %s cannot be finished: %s", record.name, change, error)
-        except (LookupError, TypeError, ValueError):  # if it were kept, the topic could never be opened again
-            log.exception("%s: giving up an interrupted change that is not valid: %r", record.name, entry.value[:200])
+            log.warning("%s: an interrupted change cannot be finished: %r: %s", record.name, found, error)
         await self.forget(record.id)
 
     async def _make(self, record: TopicRecord, change: str, fields: Fields) -> None:
-        def served(place: TopicName) -> Coroutine[Any, Any, OpenTopic]:
-            return self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(place), changing=True)
+        def served(name: TopicName) -> Coroutine[Any, Any, OpenTopic]:
+            return self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(name), changing=True)
 
-        places = await together(served, record.partition_names())
-        self._current(record)  # the places may belong to a new topic of the same name
+        partitions = await together(served, record.partition_names())
+        self._current(record)  # the partitions may belong to a new topic of the same name
         try:
-            await _CHANGES[change](self._pending, places, fields)
+            await _CHANGES[change](self._pending, partitions, fields)
         except DanubeError as error:
             if error.retriable:
                 raise
-            _settle(places)
+            _settle(partitions)
             raise
-        _settle(places)
+        _settle(partitions)
 
     async def forget(self, topic: int) -> None:
-        """Retries until it is deleted: otherwise it would be made again after a restart, undoing later changes."""
+        """Retries until it is deleted: otherwise it would be repeated after a restart, undoing later changes."""
         while self.unfinished(topic):
             try:
-                await self._store.transact((), [(f"{PREFIX}{topic}", None)])
+                await self._table.write(str(topic), None)
             except MetadataClosed:
                 raise
             except DanubeError as error:
@@ -154,33 +156,33 @@ class Spreading:
                 await asyncio.sleep(RETRY_SECONDS)
 
 
-def _settle(places: Sequence[OpenTopic]) -> None:
-    for each in places:
+def _settle(partitions: Sequence[OpenTopic]) -> None:
+    for each in partitions:
         each.changing = False
 
 
 # -- the changes -------------------------------------------------------------------------------------------------------
 
 
-async def _grow(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
+async def _grow(pending: PendingOptions, partitions: Sequence[OpenTopic], fields: Fields) -> None:
     """Gives new partitions the subscriptions of the others from their first message, so that nothing is deleted."""
-    known = places[0].reliable.subscriptions
-    for opened in places[fields["from"] :]:
+    known = partitions[0].reliable.subscriptions
+    for opened in partitions[fields["from"] :]:
         for host in list(known.values()):
             set_last = pending.find(str(opened.name), host.name)  # for all partitions
             options = opened.options_for(host.name, host.kind, set_last or host.options)
             await opened.reliable.subscribe(host.name, host.kind, start=EARLIEST, options=options)
 
 
-async def _subscribe(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
+async def _subscribe(pending: PendingOptions, partitions: Sequence[OpenTopic], fields: Fields) -> None:
     options = None if fields["options"] is None else SubscriptionOptions.from_json(fields["options"])
     name, kind = fields["subscription"], SubscriptionKind[fields["kind"]]
-    for each in places:  # refused before it is created anywhere
+    for each in partitions:  # refused before it is created anywhere
         each.check_subscriptions(name)
-    await together(lambda each: each.enter(name, kind, fields["start"], options), places)
+    await together(lambda each: each.enter(name, kind, fields["start"], options), partitions)
 
 
-async def _unsubscribe(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
+async def _unsubscribe(pending: PendingOptions, partitions: Sequence[OpenTopic], fields: Fields) -> None:
     name = fields["subscription"]
 
     async def leave(opened: OpenTopic) -> None:
@@ -189,19 +191,19 @@ async def _unsubscribe(pending: PendingOptions, places: Sequence[OpenTopic], fie
             await opened.topic.unsubscribe(name)
             opened.forget(host)
 
-    await together(leave, places)
-    await pending.drop(str(places[0].record.name), name)
+    await together(leave, partitions)
+    await pending.drop(str(partitions[0].record.name), name)
 
 
-async def _alter(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
+async def _alter(pending: PendingOptions, partitions: Sequence[OpenTopic], fields: Fields) -> None:
     name, changes = fields["subscription"], fields["options"]
-    there = [each.reliable for each in places if name in each.topic.subscriptions]
+    there = [each.reliable for each in partitions if name in each.topic.subscriptions]
     if not there:
-        raise SubscriptionNotFound(f"{places[0].record.name} has no subscription {name!r}")
+        raise SubscriptionNotFound(f"{partitions[0].record.name} has no subscription {name!r}")
     await together(lambda topic: topic.alter_subscription(name, changes), there)
 
 
-async def _seek(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
+async def _seek(pending: PendingOptions, partitions: Sequence[OpenTopic], fields: Fields) -> None:
     """Seeks to offsets that were determined before, except where another seek has happened since."""
     to = fields["to"]  # a partition that it does not name was added later
 
@@ -211,12 +213,12 @@ async def _seek(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fi
         if host is not None and host.generation == generation:
             await opened.reliable.seek(host.as_reliable(), offset)
 
-    await together(seek, [each for each in places if str(each.name) in to])
+    await together(seek, [each for each in partitions if str(each.name) in to])
 
 
-async def _truncate(pending: PendingOptions, places: Sequence[OpenTopic], fields: Fields) -> None:
+async def _truncate(pending: PendingOptions, partitions: Sequence[OpenTopic], fields: Fields) -> None:
     before = fields["before"]  # a partition that it does not name was added later and had no messages
-    there = [each for each in places if str(each.name) in before]
+    there = [each for each in partitions if str(each.name) in before]
     await together(lambda each: each.reliable.truncate(before[str(each.name)]), there)
 
 

@@ -1,4 +1,4 @@
-"""What a topic's state log writes at once: the records of a moment, or a part of a snapshot."""
+"""What a topic's state log writes together: records applied at about the same time, or a part of a snapshot."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import ACK_RANGES_MAX, GROUP_BYTES_TARGET, STATE_QUEUE_RECORDS_MAX
+from pydanube.storage.futures import settle
 from pydanube.topic.cursor import Range, merged
 from pydanube.topic.records import Acked, Cause, Moved, Record, SubscriptionDeleted, encode
 from pydanube.topic.state import TopicState
@@ -16,14 +17,15 @@ from pydanube.wire.batch import Batch, build
 
 @dataclass(slots=True)
 class Group:
-    """Records that become durable together, the futures that wait for them, and what is true once they are."""
+    """Records that become durable together, the futures that wait for them, and what is true once they are durable."""
 
     records: list[Record] = field(default_factory=list)
-    acks: dict[int, tuple[int, Cause, list[Range]]] = field(default_factory=dict)  # the newest of each subscription
+    acks: dict[int, tuple[int, Cause, list[Range]]] = field(default_factory=dict)  # the latest of each subscription
     waiters: list[Future[None]] = field(default_factory=list)
-    moved: dict[int, None] = field(default_factory=dict)  # subscriptions whose cursors they change
+    moved: dict[int, None] = field(default_factory=dict)  # subscriptions whose cursors these records change
     floors: dict[int, tuple[int, int]] = field(default_factory=dict)  # generation and floor of these after the records
     deleted: list[int] = field(default_factory=list)
+    filled: int = 0  # how many parts of jobs' batches are filled after the records
 
     def add(self, record: Record) -> None:
         if type(record) is Acked:
@@ -44,10 +46,12 @@ class Group:
             self.deleted.append(record.subscription)
 
     def merge_acks(self) -> None:
-        """Combines many acks of a moment into one record, but never across one of another cause or a move.
+        """Combines consecutive acks of a subscription into one record, but never past an ack with another cause or a
+        move.
 
-        Whether an ack fits a cursor depends on where the ones before it have brought the floor: a log in another order
-        might not replay. Cursors are independent of each other, and within one record the lowest offsets come first.
+        Whether an ack fits a cursor depends on where the acks before it have brought the floor, so a log in another
+        order might not replay. Cursors are independent of each other, and within one record the lowest offsets come
+        first.
         """
         for subscription in list(self.acks):
             self._merge(subscription)
@@ -61,24 +65,19 @@ class Group:
 
     def settle(self, error: DanubeError | None) -> None:
         for waiter in self.waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
-                waiter.exception()  # marks it as retrieved; a caller that waits still gets it
+            settle(waiter, error)
 
 
 class Snapshot:
-    """All state as it was when this was made, in batches of a bounded size."""
+    """The whole state at the time of construction, in batches of bounded size."""
 
     def __init__(self, state: TopicState, data_offset: int, part_bytes: int | None = None) -> None:
         self._part_bytes = part_bytes
         self.data_offset = data_offset
         self.floors = {known.id: (known.cursor.generation, known.cursor.floor) for known in state}
         self.deleted = state.deleted()
-        self.first = 0  # its offset in the log, once it is begun
+        self.filled = state.fills.ended
+        self.first = 0  # its offset in the log, once it was begun
         self._records = state.snapshot(data_offset)
 
     def batches(self) -> Iterator[Batch]:
@@ -96,7 +95,7 @@ class Snapshot:
 
 
 def first_part(payloads: list[bytes]) -> int:
-    """How many records one batch takes."""
+    """How many of the records fit into one batch."""
     size = 0
     for count, payload in enumerate(payloads, 1):
         size += len(payload)

@@ -1,8 +1,8 @@
 """A topic's state ledger: records are applied at once, written together, and confirmed when they are durable (§2, §11).
 
-It compacts itself into snapshots, which are written in parts while records continue. When a write fails, no waiting
-caller is told that it worked and no more records are accepted. Once the stream works again, the log is repaired with a
-snapshot of what memory has.
+It compacts itself into snapshots, which are written in parts while records are still accepted. When a write fails, no
+caller is told that it succeeded, and no more records are accepted. Once the stream works again, a snapshot of the state
+in memory repairs the log.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pydanube.base.limits import (
 )
 from pydanube.base.retry import Backoff
 from pydanube.broker.state.group import Group, Snapshot, first_part
+from pydanube.storage.futures import cancel_all, danube_error
 from pydanube.storage.stream.stream import Stream
 from pydanube.topic.records import Record, decode, encode
 from pydanube.topic.state import TopicState
@@ -58,23 +59,23 @@ class StateLog:
         self._loop = asyncio.get_running_loop()
         self._filling = Group()
         self._queued = 0  # records since the last flush
-        self._writing = 0  # groups on their way
-        self._newest = self._filling  # of these groups
+        self._writing = 0  # groups that are being written
+        self._newest = self._filling  # the last group that was handed to the stream
         self._scheduled = False
         self._broken: DanubeError | None = None
         self._repairing: Task[None] | None = None
-        self._compacting: Task[None] | None = None  # writes a snapshot while records go on
-        self._amid = 0  # records written since that began
+        self._compacting: Task[None] | None = None  # writes a snapshot while records are still accepted
+        self._amid = 0  # records written since the snapshot began
         self._trimming: Task[None] | None = None
         self.bytes = 0  # written since the last snapshot
         self._snapshot_bytes = 0
-        self._data_bytes = 0  # of messages since the last snapshot
+        self._data_bytes = 0  # of messages, since the last snapshot
         self._wanted = False  # a snapshot was asked for, however little was written since the last one
 
     async def load(self) -> None:
-        """Replays everything that is durable; `StateInvalid` says which record does not fit.
+        """Replays everything that is durable; `StateInvalid` names the record that does not fit.
 
-        Behind a part that was given up as damaged, only records that still make sense are replayed.
+        After a part that was given up as damaged, only records that still make sense are replayed.
         """
         offset, lost = self._stream.first, self._stream.record.lost
         self._state.patched = bool(lost) and lost[-1].last >= offset
@@ -98,7 +99,7 @@ class StateLog:
             self.compact_soon()
 
     def check(self) -> None:
-        """Raises unless records are accepted; to be called before a decision is made."""
+        """Raises unless records are accepted; call it before making a decision."""
         if self._broken is not None:
             self._check_working()
         if self._queued >= STATE_QUEUE_RECORDS_MAX:
@@ -114,7 +115,7 @@ class StateLog:
         raise TopicRecovering(f"the topic's state could not be written: {self._broken}")
 
     def apply(self, *records: Record) -> Future[None]:
-        """Memory has the records when this returns, the disk when the future is done."""
+        """Applies the records to memory at once; the future is done when they are durable."""
         self.check()
         group = self._filling
         for record in records:
@@ -128,7 +129,7 @@ class StateLog:
         return waiter
 
     def barrier(self) -> Future[None]:
-        """Done when everything applied so far is durable, for an answer that adds nothing to the log."""
+        """Done when everything applied so far is durable, for answers that add nothing to the log."""
         self._check_working()
         waiter: Future[None] = self._loop.create_future()
         if self._filling.records or self._filling.acks:
@@ -140,13 +141,13 @@ class StateLog:
         return waiter
 
     def note_data(self, size: int) -> None:
-        """Messages were appended. Now and then a snapshot bounds how many of them a restart must read."""
+        """Counts appended messages. Once there are many, a snapshot bounds how many of them a restart must read."""
         self._data_bytes += size
         if self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers):
             self._schedule()
 
     def compact_soon(self) -> None:
-        """Writes a snapshot soon. A restart then reads no messages before it, so that they may be deleted."""
+        """Writes a snapshot soon. A restart then reads no messages before it, so they may be deleted."""
         self._wanted = True
         self._schedule()
 
@@ -169,7 +170,7 @@ class StateLog:
         try:
             if group.records or group.acks:
                 group.merge_acks()
-                group.floors = self._floors(group.moved)
+                group.floors, group.filled = self._floors(group.moved), self._state.fills.ended
                 self._filling, self._queued = Group(), 0
                 self._write(group)
             if self._compaction_due:
@@ -182,12 +183,12 @@ class StateLog:
             self._break(error)
 
     def _floors(self, subscriptions: Container[int]) -> dict[int, tuple[int, int]]:
-        """As memory has them now: the records written with this group, or before it, lead to the same."""
+        """Floors in memory: what replaying this group and all groups before it leads to."""
         moved = [known for known in self._state if known.id in subscriptions]
         return {known.id: (known.cursor.generation, known.cursor.floor) for known in moved}
 
     def _write(self, group: Group) -> None:
-        """One batch or several. The confirmation of the last is that of all, because a stream confirms in order."""
+        """Writes one or more batches. The last one confirms all of them, because a stream confirms in order."""
         payloads = [encode(record) for record in group.records]
         last: Future[None] | None = None
         while payloads:
@@ -204,26 +205,27 @@ class StateLog:
             last.add_done_callback(lambda done: self._written(group, done))
 
     def _part_written(self, done: Future[None]) -> None:
-        """The rest of the group may go to another ledger, so only this part knows if it failed."""
+        """The rest of the group may go to another ledger, so the last batch does not show whether this one failed."""
         error = done.exception()
         if error is not None:
-            self._break(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+            self._break(danube_error(error))
 
     def _written(self, group: Group, done: Future[None]) -> None:
         self._writing -= 1
         error = None if done.cancelled() else done.exception()
         if error is not None:
             group.settle(TopicRecovering(str(error)))
-            self._break(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+            self._break(danube_error(error))
             return
-        self._durable(group.floors, group.deleted)
+        self._durable(group)
         group.settle(None)
 
-    def _durable(self, floors: dict[int, tuple[int, int]], deleted: list[int]) -> None:
-        for subscription, (generation, floor) in floors.items():
+    def _durable(self, written: Group | Snapshot) -> None:
+        for subscription, (generation, floor) in written.floors.items():
             self._state.durable(subscription, generation, floor)
-        for subscription in deleted:
+        for subscription in written.deleted:
             self._state.durable_deletion(subscription)
+        self._state.fills.durable(written.filled)
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
@@ -253,7 +255,7 @@ class StateLog:
     async def _compact_on(self, snapshot: Snapshot, batches: Iterator[Batch], begun: Future[None]) -> None:
         try:
             await self._write_on(snapshot, batches, begun)
-        except Exception as error:  # whatever it is, there must be another snapshot later
+        except Exception as error:  # whatever the error, a later snapshot must be possible
             self._compacting = None
             self._break(error)
         else:
@@ -261,7 +263,7 @@ class StateLog:
             self._schedule()
 
     def _begin(self, snapshot: Snapshot, batches: Iterator[Batch]) -> Future[None]:
-        """Writes the first part at once: records applied from now on are written behind it, and replayed on top."""
+        """Writes the first part at once: later records are written after it, and replayed on top of it."""
         stamped, written = self._stream.append(next(batches))
         snapshot.first = stamped.base_offset
         self.bytes = self._snapshot_bytes = stamped.size
@@ -270,13 +272,13 @@ class StateLog:
         return written
 
     async def _write_on(self, snapshot: Snapshot, batches: Iterator[Batch], written: Future[None]) -> None:
-        """Writes the other parts, each when the one before is durable. Then what is older than the snapshot goes."""
+        """Writes the other parts, each when the one before is durable. Then deletes what is older than the snapshot."""
         for batch in batches:
             await written
             written = await self._append_patiently(batch)
         await written
         self._amid = 0
-        self._durable(snapshot.floors, snapshot.deleted)
+        self._durable(snapshot)
         self._state.durable_snapshot(snapshot.data_offset)
         if self._trimming is None or self._trimming.done():
             self._trimming = self._loop.create_task(self._trim_quietly(snapshot.first))
@@ -293,7 +295,7 @@ class StateLog:
             return written
 
     async def _trim_quietly(self, before: int) -> None:
-        """From now on the log begins with the snapshot, wherever in its ledger that is."""
+        """Makes the log begin with the snapshot, even in the middle of a ledger."""
         try:
             await self._stream.decide(lambda record: record.truncated(self._stream.epoch, before))
         except DanubeError as error:
@@ -302,7 +304,7 @@ class StateLog:
     # -- failing and repairing -----------------------------------------------------------------------------------------
 
     def _break(self, error: Exception) -> None:
-        """Fails all that wait. No records are accepted until the log is repaired."""
+        """Fails everyone who waits. No records are accepted until the log is repaired."""
         if self._broken is not None:
             return
         if not isinstance(error, DanubeError):
@@ -320,7 +322,7 @@ class StateLog:
         self._loop.call_exception_handler({"message": message, "exception": error})
 
     async def _repair(self) -> None:
-        """Writes a snapshot, because some of what memory has may not have been written."""
+        """Writes a snapshot, because the log may lack some of what memory has."""
         for pause in RETRY:
             try:
                 await self._stream.ready()
@@ -337,7 +339,7 @@ class StateLog:
                 log.warning("%s: could not rewrite the state yet: %s", self._stream.name, error)
                 if not isinstance(error, DanubeError):
                     self._report(error)
-                await asyncio.sleep(pause)  # growing: what an attempt has written stays on disk until one succeeds
+                await asyncio.sleep(pause)  # it grows, because failed attempts stay on disk until one succeeds
                 continue
             log.info("%s: the state is complete again", self._stream.name)
             self._broken = None
@@ -349,10 +351,7 @@ class StateLog:
         if self._broken is None:
             await asyncio.gather(self.barrier(), return_exceptions=True)
         self._broken = self._broken or TopicClosed(f"{self._stream.name} is closed")
-        for task in (self._compacting, self._repairing, self._trimming):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        await cancel_all((self._compacting, self._repairing, self._trimming))
 
 
 def state_stream(stream: str) -> str:

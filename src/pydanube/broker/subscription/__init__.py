@@ -1,1 +1,1 @@
-"""One subscription of a reliable topic at work: what it reads, hands out, and is told by its consumers."""
+"""One subscription of a reliable topic: what it reads and delivers, and what its consumers report."""

@@ -1,7 +1,7 @@
-"""Acks and nacks on their way to the engine. Those of very many messages reach it in parts, over several turns.
+"""Acks and nacks on their way to the engine. If they name very many messages, they reach it over several turns.
 
-A turn of the loop must stay short, and one frame may name a whole window of messages. Owned by its subscription; it
-knows an engine and no consumer, and records nothing: the cursor has the acks already.
+A turn of the loop must stay short, and one frame may name a whole window of messages. Owned by its subscription. It
+knows an engine and no consumer, and records nothing: the cursor already has the acks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class _Waiting:
     apply: Apply
     ranges: Sequence[Range]
     at: int = 0  # the next range
-    last: int | None = None  # the end of what is left of that range, if its tail was applied in an earlier turn
+    last: int | None = None  # the end of the rest of that range, if its tail was applied in an earlier turn
 
 
 class RangeQueue:
-    """Ranges that are applied in order, a limited number of offsets in each turn.
+    """Applies ranges in order, a limited number of offsets in each turn.
 
-    A long range is applied from its end to its beginning. For the ordered types, what lies behind a failure is
+    A long range is applied from its end to its beginning: for the ordered types, what lies behind a failure is
     delivered again with it, and would then no longer count as failed itself. Nothing may be delivered while a range is
     half applied.
     """
@@ -55,19 +55,19 @@ class RangeQueue:
         return bool(self._waiting) and self._waiting[0].last is not None
 
     def add(self, apply: Apply, ranges: Sequence[Range]) -> None:
-        """Applies them at once if this turn has room for them."""
+        """Applies them at once as far as this turn has room for them."""
         if ranges:
             self._waiting.append(_Waiting(apply, ranges))
             self.count += sum(last - first + 1 for first, last in ranges)
             self._apply(self._at_once - self._applied)
 
     def turn(self) -> None:
-        """A new turn of the loop: it has room again."""
+        """Begins a new turn of the loop, which has room again."""
         self._applied = 0
         self._apply(self._at_once)
 
     def finish(self) -> None:
-        """Applies everything that waits now, because what comes next depends on it."""
+        """Applies everything that waits, because the next step depends on it."""
         while self._waiting:
             self._apply(self.count)
 
@@ -92,7 +92,7 @@ class RangeQueue:
             self.count -= count
             waiting.apply(begin, last)
             if resumed and waiting.last is None:
-                break  # deliveries were held back for this range: some go out before the next long one
+                break  # deliveries were held back for this range: some of them go out before the next long one
 
 
 class AckQueue:
@@ -102,10 +102,10 @@ class AckQueue:
 
     def __init__(self, engine: Engine[Any], *, ordered: bool) -> None:
         self._engine = engine
-        self._ordered = ordered  # an ordered engine takes an ack of any length in one step
+        self._ordered = ordered  # an ordered engine processes an ack of any length in one step
         self._acks = RangeQueue(ACKED_AT_ONCE)
         self._nacks = RangeQueue(NACKED_AT_ONCE)
-        self._time = 0  # of all nacks that are applied in one turn: they failed together, and come again together
+        self._time = 0  # of all nacks applied in one turn: they failed together, so they are delivered again together
 
     @property
     def waiting(self) -> bool:
@@ -113,18 +113,19 @@ class AckQueue:
 
     @property
     def holds_back(self) -> bool:
-        """Whether nothing may be delivered: the engine does not know yet that some of it is done, or has failed."""
+        """Whether nothing may be delivered, because the engine does not know yet that some messages are done or have
+        failed."""
         return self._nacks.midway or bool(self._acks.count)
 
     def acked(self, first: int, last: int, end: int) -> None:
-        """These are done. The engine knows nothing from `end` on."""
+        """Marks messages as done. The engine knows no messages from `end` on."""
         if self._ordered or last - first < ACKED_AT_ONCE:
             self._engine.acked(first, last)
         else:
             self._acks.add(self._engine.acked, [(first, min(last, max(first, end - 1)))])
 
     def nacked(self, consumer: ConsumerId, ranges: Sequence[Range], delay: int, reason: str, now: int) -> None:
-        """These failed; the engine knows them all. What exceeds everything that can be in flight is ignored."""
+        """Marks messages as failed; the engine knows them all. Ignores nacks of more messages than can be in flight."""
         if self._nacks.untouched:
             self._time = now
         if self._nacks.count + sum(last - first + 1 for first, last in ranges) <= UNACKED_MAX:

@@ -1,4 +1,4 @@
-"""A consumer as its subscription sees it, and what it is handed."""
+"""A consumer as its subscription sees it, and what is delivered to it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Delivery(NamedTuple):
     first: int
     last: int
     attempt: int  # how many earlier deliveries of these messages failed
-    generation: int  # acks must name it; a seek makes it stale
+    generation: int  # acks must name it; a seek makes it out of date
 
     def cut(self) -> Batch:
-        """A batch of only these messages. It may decompress the whole batch: run it beside the loop if that is much."""
+        """A batch of only these messages. May decompress the whole batch: run it off the loop if that takes long."""
         return self.batch.slice(self.first - self.batch.base_offset, self.last - self.first + 1)
 
 
@@ -36,20 +36,16 @@ class ConsumerSink(Protocol):
     def deliver(self, delivery: Delivery) -> None: ...
 
     def reset(self, generation: int) -> None:
-        """After a seek: what was delivered before and is not acknowledged is void."""
-        ...
+        """Called after a seek: unacknowledged deliveries from before it no longer count."""
 
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """These were delivered and no longer belong to this consumer: its program must not take them any more."""
-        ...
+        """These messages no longer belong to this consumer: its program must not get those it has not taken yet."""
 
     def unreadable(self, error: DanubeError | None) -> None:
-        """What comes next cannot be read, and waiting does not help; None once reading goes on."""
-        ...
+        """Reports that the next messages cannot be read, and waiting does not help; None when reading works again."""
 
     def closed(self, error: DanubeError) -> None:
-        """The subscription has ended, and why; nothing more comes."""
-        ...
+        """Reports that the subscription has ended, and why. Nothing more is delivered."""
 
 
 class Timing(Enum):
@@ -71,7 +67,8 @@ class Consumer:
     tell_timeout: Callable[[int | None], None] | None = None  # called when the ack timeout (µs) may have changed
 
     def take(self, delivery: Delivery) -> str:
-        """Hands it to the sink, and says why that failed, if it did: an error in one face must not stop the others."""
+        """Hands the delivery to the sink. Returns why that failed, or "": an error in one face must not stop the
+        others."""
         try:
             self.sink.deliver(delivery)
         except Exception as error:

@@ -1,80 +1,62 @@
-"""The work of a subscription, a turn of the loop at a time: feeds the engine, and carries out what it decides.
+"""The work of a subscription, one turn of the loop at a time: feeds the engine, and carries out what it decides.
 
-Owned by its subscription. It never blocks: what needs a read or a record that takes time is left to the parts.
+Owned by its subscription. It never blocks: whatever needs a read or takes time to record is left to the other parts.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydanube.base.limits import EXAMINED_AT_ONCE
 from pydanube.broker.subscription.ack_queue import AckQueue
-from pydanube.broker.subscription.discards import Discards
-from pydanube.broker.subscription.lifetime import Lifetime
+from pydanube.broker.subscription.core import SubscriptionCore
 from pydanube.broker.subscription.poison import PoisonHandler
-from pydanube.broker.subscription.reading_window import ReadingWindow
+from pydanube.broker.subscription.reading_window import Discard, ReadingWindow
 from pydanube.broker.subscription.runs import runs_of
 from pydanube.broker.subscription.sender import Sender
-from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Poisoned, Skipped
 from pydanube.ports.clock import Clock
 from pydanube.topic.records import Cause
-from pydanube.topic.state import Subscription
 
 CLOCK_TOLERANCE = 100_000  # microseconds by which delivery times may be off
 BATCHES_AT_ONCE = 32  # in one turn of the loop
 
 
 class Dispatcher:
-    """Everybody else only sees to it that there is a turn."""
+    """Does all the work in `turn`; the other parts only schedule turns."""
 
-    __slots__ = (
-        "_acks",
-        "_clock",
-        "_clock_ahead",
-        "_discards",
-        "_engine",
-        "_known",
-        "_lifetime",
-        "_poison",
-        "_sender",
-        "_window",
-    )
+    __slots__ = ("_acks", "_clock", "_clock_ahead", "_core", "_discard", "_poison", "_sender", "_window")
 
     def __init__(
         self,
-        known: Subscription,
-        engine: Engine[Any],
+        core: SubscriptionCore,
         window: ReadingWindow,
         sender: Sender,
         acks: AckQueue,
-        discards: Discards,
         poison: PoisonHandler,
-        lifetime: Lifetime,
+        discard: Discard,
         clock: Clock,
     ) -> None:
-        self._known = known
-        self._engine = engine
+        self._core = core
         self._window = window
         self._sender = sender
         self._acks = acks
-        self._discards = discards
         self._poison = poison
-        self._lifetime = lifetime
+        self._discard = discard
         self._clock = clock
-        self._clock_ahead = clock.wall() - lifetime.now  # of the monotonic clock, as far as the engine knows
+        self._clock_ahead = clock.wall() - core.lifetime.now  # of the monotonic clock, as the engine knows it
 
     def follow_clock(self) -> None:
-        """The engine's time is monotonic, and delivery times are of the wall clock, which may have been set since."""
-        ahead = self._clock.wall() - self._lifetime.now
+        """Tells the engine when the wall clock was set: its own time is monotonic, delivery times are not."""
+        core = self._core
+        ahead = self._clock.wall() - core.lifetime.now
         if abs(ahead - self._clock_ahead) > CLOCK_TOLERANCE:
-            self._engine.shift_delays(self._clock_ahead - ahead)
+            core.engine.shift_delays(self._clock_ahead - ahead)
             self._clock_ahead = ahead
-            self._lifetime.wake()
+            core.lifetime.wake()
 
     def turn(self) -> None:
-        """Hands out what is decided and feeds what is wanted, until the engine is full or there is nothing to read."""
-        engine, sender, acks, lifetime = self._engine, self._sender, self._acks, self._lifetime
+        """Hands out decided deliveries and feeds the engine, until it is full or there is nothing to read."""
+        core, sender, acks = self._core, self._sender, self._acks
+        engine, lifetime = core.engine, core.lifetime
         now = lifetime.now
         sender.begin_turn()
         acks.turn(now)
@@ -92,7 +74,7 @@ class Dispatcher:
                 break
             batch, first, last, inspected = portion
             room -= inspected
-            for run in runs_of(batch, self._known, first, last, self._clock_ahead):
+            for run in runs_of(batch, core.known, first, last, self._clock_ahead):
                 engine.offer(run, now)
             self._decide(now)
         else:
@@ -102,15 +84,16 @@ class Dispatcher:
         lifetime.wake_at(sender.due(engine.due()))
 
     def _decide(self, now: int) -> None:
-        """Asks the engine, and does what it says. What it took back before it was handed out is not handed out."""
-        effects, sender = self._engine.poll(now), self._sender
+        """Asks the engine and carries out its decisions. Deliveries recalled before they were sent are dropped."""
+        core, sender = self._core, self._sender
+        effects = core.engine.poll(now)
         sender.drop_recalled()
         for effect in effects:
             if type(effect) is Deliver:
                 sender.deliver(effect)
             elif isinstance(effect, Poisoned):
-                self._lifetime.start(self._poison.give_up(effect, self._known.cursor.generation))
+                core.lifetime.start(self._poison.give_up(effect, core.known.cursor.generation))
             elif isinstance(effect, Skipped):
-                self._discards.record(self._known.cursor.generation, (effect.first, effect.last), Cause.FILTERED)
+                self._discard(core.known.cursor.generation, (effect.first, effect.last), Cause.FILTERED)
         if sender.outbox:
             sender.fetch()

@@ -1,8 +1,8 @@
-"""One subscription on its broker: its consumers, what they acknowledge, where its cursor is moved, and its end.
+"""One subscription on its broker: its consumers, their acks, moves of its cursor, and its end.
 
-Owned by its topic's loop. It never delivers what is not confirmed, and never changes its cursor but through the log.
-It is made of parts, and a module says of each what it owns: the dispatcher does the work, a turn at a time, with the
-reading window, the sender and the ack queue; the explainer says why nothing is delivered; all share one lifetime.
+Owned by its topic's loop. It never delivers what is not confirmed, and changes its cursor only through the log. It
+consists of parts, each described in its module: the dispatcher does the work, one turn at a time, with the reading
+window, the sender and the ack queue; the explainer says why nothing is delivered; all share one lifetime.
 """
 
 from __future__ import annotations
@@ -12,25 +12,22 @@ from asyncio import Future
 from collections.abc import Sequence
 from typing import Any
 
-from pydanube.base.counting import Traffic
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
 from pydanube.broker.state.log import StateLog
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.ack_queue import AckQueue
-from pydanube.broker.subscription.damage_notices import DamageNotices
+from pydanube.broker.subscription.core import SubscriptionCore
 from pydanube.broker.subscription.delivery import Consumer
-from pydanube.broker.subscription.discards import Discards
 from pydanube.broker.subscription.dispatcher import Dispatcher
 from pydanube.broker.subscription.explainer import Explainer
 from pydanube.broker.subscription.figures import SubscriptionFigures
 from pydanube.broker.subscription.lifetime import CLOSED, SEEKING, Lifetime
 from pydanube.broker.subscription.poison import DeadLetter, PoisonHandler
-from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
 from pydanube.broker.subscription.read_failures import RETRY_SECONDS, ReadFailures
-from pydanube.broker.subscription.reading_window import ReadingWindow
+from pydanube.broker.subscription.reading_window import ReadAheadBudget, ReadingWindow
 from pydanube.broker.subscription.sender import Sender
-from pydanube.broker.work.rare_warnings import RareWarnings
+from pydanube.broker.work.failures import RareWarnings
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.ports.clock import Clock
@@ -63,23 +60,24 @@ class SubscriptionHost:
         self.engine = engine
         self.consumers: dict[ConsumerId, Consumer] = {}
         self.expiry_from = 0  # where the next search for expired messages begins
-        self.oldest: tuple[int, int] | None = None  # a floor of the cursor, and the append time of the message there
+        self.oldest: tuple[int, int] | None = None  # a floor of the cursor, and the append time of its message
         self._ledger = ledger
         self._log = state
-        self._pausing: dict[ConsumerId, bool] = {}  # those of its consumers that paused it
+        self._pausing: dict[ConsumerId, bool] = {}  # the consumers that paused it
         lifetime = self._lifetime = Lifetime(known.name, clock)
-        self.last_used = lifetime.now  # when a consumer was here last, or the subscription began to be served
+        self.last_used = lifetime.now  # when the last consumer left, or the subscription was loaded
         self._acks = AckQueue(engine, ordered=known.kind in ORDERED)
-        warnings = RareWarnings(known.name, clock)
-        discards = Discards(self.ack, lifetime, warnings)
-        failures = ReadFailures(known, DamageNotices(self.consumers, self.is_active, lifetime))
-        window = self._window = ReadingWindow(known, ledger, budget, failures, discards.record, lifetime)
-        sender = self._sender = Sender(known, engine, window, self.consumers, lifetime, self._undeliverable)
-        poison = PoisonHandler(known, engine, state, window, discards, dead_letter, self.ack, lifetime, warnings)
-        self._dispatcher = Dispatcher(known, engine, window, sender, self._acks, discards, poison, lifetime, clock)
+        warnings = self._warnings = RareWarnings(known.name, clock)
+        core = SubscriptionCore(known, engine, ledger, state, self.consumers, lifetime, warnings)
+        failures = ReadFailures(core, self.is_active)
+        window = self._window = ReadingWindow(core, budget, failures, self._discard)
+        sender = self._sender = Sender(core, window, self.nack)
+        poison = PoisonHandler(core, window, dead_letter, self.ack, self._discard)
+        self._dispatcher = Dispatcher(core, window, sender, self._acks, poison, self._discard, clock)
         lifetime.on_turn = self._dispatcher.turn
-        explainer = Explainer(known, engine, ledger, window, sender, self.consumers, lifetime)
-        self.explain = explainer.explain  # not wrapped: the gRPC face asks it for every ack
+        self.outbound = sender.sent
+        explainer = Explainer(core, window, sender)
+        self.explain = explainer.explain  # not wrapped: it is called for every ack without a generation
         self.explain_consumer = explainer.explain_consumer
         self.explain_reading = explainer.explain_reading
 
@@ -112,10 +110,6 @@ class SubscriptionHost:
         return max(0, self._ledger.confirmed_end - cursor.floor - cursor.above.count)
 
     @property
-    def outbound(self) -> Traffic:
-        return self._sender.sent
-
-    @property
     def redelivered(self) -> int:
         return self._sender.redelivered
 
@@ -125,7 +119,7 @@ class SubscriptionHost:
 
     @property
     def unsettled(self) -> bool:
-        return self._acks.waiting and self._lifetime.state is not SEEKING  # none of them matters after a seek
+        return self._acks.waiting and self._lifetime.state is not SEEKING  # after a seek, none of them matters
 
     def describe(self) -> SubscriptionFigures:
         known, engine, backlog, held_up = self.known, self.engine, self.backlog, self.explain_reading()
@@ -142,7 +136,7 @@ class SubscriptionHost:
             held_up.what if held_up is not None and held_up.cause is Why.UNREADABLE else None,
             engine.delayed,
             None if due is None else due - self.now,
-            engine.stopped + (max(0, unread) if engine.is_stalled else 0),  # nothing more is read while it is stalled
+            engine.stopped + (max(0, unread) if engine.is_stalled else 0),  # while it is stalled, it reads no more
         )
 
     def as_reliable(self) -> SubscriptionHost:
@@ -199,7 +193,7 @@ class SubscriptionHost:
         self._lifetime.wake()
 
     def alter(self, options: SubscriptionOptions) -> None:
-        """Other rules for failures and dispatch, from now on."""
+        """Changes the rules for failures and dispatch."""
         self.engine.alter(options.failure, options.dispatch, self._lifetime.now)
         for consumer in self.consumers.values():
             if consumer.is_timed(options):
@@ -217,12 +211,12 @@ class SubscriptionHost:
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def ack(self, generation: int, ranges: Sequence[Range], cause: Cause = Cause.ACKED) -> Future[None]:
-        """Done when it is durable. So is an ack of what was delivered before a seek, which changes nothing (§14)."""
+        """Done when it is durable. An ack of a delivery from before a seek succeeds and changes nothing (§14)."""
         self._check_open()
         self._log.check()
         cursor = self.known.cursor
         if generation < cursor.generation:
-            return self._log.barrier()  # the seek that overtook it may not be durable yet
+            return self._log.barrier()  # the seek that made it void may not be durable yet
         if generation > cursor.generation:
             raise AckInvalid(f"{self.known.name!r} is at generation {cursor.generation}, not {generation}")
         record = cursor.decide_ack(ranges, self._ledger.confirmed_end, cause)
@@ -249,34 +243,47 @@ class SubscriptionHost:
     def nack(
         self, consumer: ConsumerId, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = ""
     ) -> None:
-        """These failed; `delay` is in microseconds."""
+        """Marks messages as failed; `delay` is in microseconds."""
         if generation == self.known.cursor.generation:
             floor, end = self.known.cursor.floor, self._window.next_offset - 1
             known = [(max(first, floor), min(last, end)) for first, last in ranges if first <= end and floor <= last]
             self._acks.nacked(consumer, known, delay, reason, self._lifetime.now)
             self._lifetime.wake()
 
-    def _undeliverable(self, consumer: ConsumerId, generation: int, offsets: Range, reason: str) -> None:
-        self.nack(consumer, generation, [offsets], reason=reason)
-
     def taken(self, consumer: ConsumerId, generation: int, ranges: Sequence[Range]) -> None:
-        """The consumer's program works on these from now on, so that their ack timeout begins."""
+        """The consumer's program has started on these messages, so their ack timeout begins."""
         if generation == self.known.cursor.generation:
             for first, last in ranges:
                 self.engine.taken(consumer, first, last, self._lifetime.now)
             self._lifetime.wake()
 
+    def _discard(self, generation: int, done: Range, cause: Cause) -> None:
+        """Records that these messages need no ack: they were passed over, or published elsewhere.
+
+        Retries while the log accepts no records: the messages must not be dealt with a second time.
+        """
+        try:
+            self.ack(generation, [done], cause)
+        except DanubeError as error:
+            self._warnings.warn("could not yet record", done, error)
+            self._lifetime.start(self._discard_later(generation, done, cause))
+
+    async def _discard_later(self, generation: int, done: Range, cause: Cause) -> None:
+        await asyncio.sleep(RETRY_SECONDS)
+        if self._lifetime.state is not CLOSED:
+            self._discard(generation, done, cause)
+
     # -- moving the cursor ---------------------------------------------------------------------------------------------
 
     def seek(self, offset: int) -> Future[None]:
-        """Everything from `offset` on is delivered again; durable before the answer (§14)."""
+        """Moves the cursor to `offset`, in either direction; done when that is durable (§14)."""
         self._check_open()
         self._log.check()
         record = self.known.cursor.decide_move(offset, self._ledger.confirmed_end, Cause.SEEK)
         assert record is not None
         answer = self._log.apply(record)
         self.engine.reset(self._lifetime.now)
-        self.engine.take_recalled()  # the consumers that had these are told about the seek
+        self.engine.take_recalled()  # their consumers are told about the seek instead
         self._window.start_again()
         self._acks.clear()
         self._sender.start_again()
@@ -293,7 +300,7 @@ class SubscriptionHost:
             self._lifetime.end_seek()
 
     async def _end_seek_when_durable(self) -> None:
-        """The log failed, and will be rewritten with what memory has; until then a crash would undo the seek."""
+        """Waits even if the log fails: it will be rewritten from memory, and until then a crash would undo the seek."""
         while self._lifetime.state is not CLOSED:
             try:
                 await self._log.barrier()
@@ -303,7 +310,7 @@ class SubscriptionHost:
             return self._lifetime.end_seek()
 
     def skip_to(self, floor: int, cause: Cause) -> Future[None] | None:
-        """Gives up all messages below `floor`; None if there are none."""
+        """Gives up all messages below `floor`; returns None if there are none."""
         self._check_open()
         self._log.check()
         record = self.known.cursor.decide_move(floor, self._ledger.confirmed_end, cause)
@@ -317,28 +324,26 @@ class SubscriptionHost:
         return answer
 
     def pass_gap(self, first: int, last: int) -> None:
-        """No message has these offsets: the cursor steps over them."""
         self._window.pass_gap(first, last)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be something to do: it takes a turn soon."""
         self._lifetime.wake()
 
+    def tick(self) -> None:
+        """Called about every second."""
+        self._dispatcher.follow_clock()
+
     def messages_arrived(self) -> None:
-        """More messages may be seen. Thousands of subscriptions may have no consumer for them, and need no turn."""
+        """More messages are visible. Without consumers there is nothing to do, even for thousands of subscriptions."""
         if self.consumers:
             self._lifetime.wake()
 
     def retry_reading(self) -> None:
-        """What could not be read was given up as lost, so that reading can continue."""
+        """Reads again, because damaged offsets were accepted as lost."""
         self._window.failures.clear()
         self._lifetime.wake()
-
-    def tick(self) -> None:
-        """To be called every second or so."""
-        self._dispatcher.follow_clock()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -347,14 +352,14 @@ class SubscriptionHost:
             raise SubscriptionNotFound(f"this broker no longer serves subscription {self.known.name!r}")
 
     def stop(self) -> None:
-        """Nothing more is handed out or taken, from this call on."""
+        """Stops delivering and accepting acks at once."""
         self._lifetime.close()
         self._sender.stop()
         self._window.let_go()
         self._acks.clear()
 
     async def close(self, why: DanubeError) -> None:
-        """Stops, and tells its consumers why."""
+        """Stops, and tells the consumers why."""
         self.stop()
         for consumer in [self.consumers.pop(each) for each in list(self.consumers)]:
             consumer.sink.closed(why)

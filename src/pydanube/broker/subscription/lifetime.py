@@ -1,6 +1,6 @@
 """The state of a subscription on its broker, and when it works: its turns of the loop, its timer and its tasks.
 
-Owned by its subscription; its parts share it. It decides when there is work, never what that is.
+Owned by its subscription and shared by its parts. It decides when there is work, but not which.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pydanube.ports.clock import Clock
 
 
 class State(Enum):
-    """A subscription begins open. Nothing happens any more once it is closed."""
+    """A subscription is open at first. Once closed, it stays closed."""
 
     OPEN = "open"
-    SEEKING = "seeking"  # a seek is not durable yet: nothing is read or handed out meanwhile
+    SEEKING = "seeking"  # a seek is not durable yet: nothing is read or delivered
     CLOSED = "closed"
 
 
-OPEN, SEEKING, CLOSED = State.OPEN, State.SEEKING, State.CLOSED  # an enum member takes longer to look up
+OPEN, SEEKING, CLOSED = State.OPEN, State.SEEKING, State.CLOSED  # looking up an enum member takes longer
 
 
 class Lifetime:
-    """`on_turn` is called whenever there may be something to do, and only while the subscription is open."""
+    """Calls `on_turn` whenever there may be work, but only while the subscription is open."""
 
     __slots__ = ("_clock", "_due", "_loop", "_name", "_scheduled", "_seeks", "_tasks", "_timer", "on_turn", "state")
 
@@ -36,8 +36,8 @@ class Lifetime:
         self._name = name
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._scheduled = False  # a turn is
-        self._seeks = 0  # that are not durable yet
+        self._scheduled = False  # whether a turn is scheduled
+        self._seeks = 0  # how many are not durable yet
         self._due: int | None = None  # when the timer rings
         self._timer: TimerHandle | None = None
         self._tasks: dict[Future[None], None] = {}
@@ -50,7 +50,7 @@ class Lifetime:
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There is a turn soon, unless one is scheduled already."""
+        """Schedules a turn, unless one is scheduled already."""
         if not self._scheduled and self.state is not CLOSED:
             self._scheduled = True
             self._loop.call_soon(self._take_turn)
@@ -61,7 +61,7 @@ class Lifetime:
             self.on_turn()
 
     def wake_at(self, due: int | None) -> None:
-        """There is a turn at that time at the latest; None if nothing is due by itself."""
+        """Schedules a turn for `due` or earlier; None cancels it."""
         if due == self._due:
             return
         if self._timer is not None:
@@ -81,7 +81,7 @@ class Lifetime:
         self.state = SEEKING
 
     def end_seek(self) -> None:
-        """It is durable. With the last one, work goes on."""
+        """Called when a seek is durable. Work resumes when no seek is pending."""
         self._seeks -= 1
         if not self._seeks and self.state is SEEKING:
             self.state = OPEN
@@ -90,7 +90,7 @@ class Lifetime:
     # -- tasks and the end ---------------------------------------------------------------------------------------------
 
     def start(self, work: Awaitable[None]) -> None:
-        """A task that ends with the subscription at the latest. An error that it raises is reported."""
+        """Starts a task, which is cancelled when the subscription is closed. An error in it is reported."""
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -101,7 +101,7 @@ class Lifetime:
             self._loop.call_exception_handler({"message": f"subscription {self._name} failed", "exception": error})
 
     def close(self) -> None:
-        """No more turns, and all tasks are cancelled."""
+        """Ends all turns and cancels all tasks."""
         self.state = CLOSED
         if self._timer is not None:
             self._timer.cancel()
@@ -109,5 +109,5 @@ class Lifetime:
             task.cancel()
 
     async def ended(self) -> None:
-        """Once all tasks have ended."""
+        """Waits until all tasks have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,6 +1,6 @@
-"""Deliveries of a subscription that were decided and not handed out yet, in order.
+"""Deliveries of a subscription that were decided but not handed out yet, in order.
 
-They wait for a read, or for the next turn of the loop. Nothing here knows an engine or a consumer.
+They wait for a read, or for the next turn of the loop. This module knows no engine and no consumer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Recalled = Sequence[tuple[ConsumerId, int, int]]  # consumer, first, last
 
 
 class Outbox:
-    """It never holds more than the engine has in flight."""
+    """Holds no more messages than the engine has in flight."""
 
     __slots__ = ("_waiting", "since")
 
     def __init__(self) -> None:
         self._waiting: deque[Deliver] = deque()
-        self.since = 0  # when the oldest delivery in it was decided
+        self.since = 0  # when its oldest delivery was decided
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -43,18 +43,18 @@ class Outbox:
         self._waiting.append(deliver)
 
     def waited_long(self, timeout: int | None, now: int) -> bool:
-        """Whether what is handed out now might be taken back before its consumer had time for it."""
+        """Whether the ack timeout might expire before a consumer has time for what is handed out now."""
         return timeout is not None and now - self.since > timeout // 4
 
     def take(self) -> Deliver:
         return self._waiting.popleft()
 
     def put_back(self, rest: Deliver) -> None:
-        """The rest of the delivery that was taken."""
+        """Returns the rest of a delivery that was taken."""
         self._waiting.appendleft(rest)
 
     def skip(self, behind: int) -> int:
-        """Removes what lies below `behind` of the first delivery. Returns how many messages that were."""
+        """Removes the messages below `behind` from the first delivery. Returns how many there were."""
         deliver = self._waiting.popleft()
         if behind <= deliver.last:
             self.put_back(deliver._replace(first=behind))
@@ -69,7 +69,7 @@ class Outbox:
         self._waiting = deque(deliver for deliver in self._waiting if deliver.consumer != consumer)
 
     def drop(self, recalled: Recalled) -> dict[ConsumerId, int]:
-        """Removes what was recalled, in one pass. Returns how many messages of which consumer that were."""
+        """Removes what was recalled, in one pass. Returns the number of removed messages by consumer."""
         dropped: dict[ConsumerId, int] = {}
         if not recalled or not self._waiting:
             return dropped

@@ -1,7 +1,7 @@
-"""What a subscription reads: where it is, what it has read ahead, and what it passes over.
+"""What a subscription reads: its position, what it has read ahead, and what it passes over.
 
-Owned by its subscription. It decides what is read next and how far; it never decides who gets a message, hands none
-out, and keeps no batch that was read before a seek. Whatever it lets go of can be read again.
+Owned by its subscription. It decides what is read next and how far. It never decides who gets a message, hands none
+out, and keeps no batch from before a seek. Whatever it frees can be read again.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.limits import READ_AHEAD_ALL_BYTES_MAX
 from pydanube.broker.limits.rates import Throttle
-from pydanube.broker.subscription.lifetime import Lifetime
-from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
+from pydanube.broker.subscription.core import SubscriptionCore
 from pydanube.broker.subscription.read_failures import ReadFailures
 from pydanube.broker.subscription.runs import inspectable
-from pydanube.storage.stream.managed import ManagedLedger
 from pydanube.topic.cursor import Range
 from pydanube.topic.records import Cause
-from pydanube.topic.state import Subscription
 from pydanube.wire.batch import Batch
 
-AHEAD_BATCHES_MIN = 2  # with fewer batches left of those read from disk, the next ones are read
-PassOver = Callable[[int, Range, Cause], None]  # generation, offsets, why: records that they need no ack
+AHEAD_BATCHES_MIN = 2  # the next batches are read when no more than this many are left
+Discard = Callable[[int, Range, Cause], None]  # records that these offsets need no ack: generation, range, cause
 _base_offset = attrgetter("base_offset")
 
 
@@ -35,34 +33,43 @@ class Portion(NamedTuple):
     batch: Batch
     first: int
     last: int
-    inspected: int  # how many of them are looked at one by one
+    inspected: int  # how many of them are examined one by one
+
+
+class ReadAheadBudget:
+    """Shared by all subscriptions of a broker: the one that has not used its batches for longest frees them first."""
+
+    def __init__(self, bytes_max: int = READ_AHEAD_ALL_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0  # of memory in use
+        self._users: dict[ReadingWindow, int] = {}  # with the bytes of each, least recently used first
+
+    def hold(self, user: ReadingWindow, size: int) -> None:
+        """Records how many bytes this user has in memory."""
+        self.bytes += size - self._users.pop(user, 0)
+        if size:
+            self._users[user] = size
+        while self.bytes > self.bytes_max and len(self._users) > 1:  # never evict the current reader
+            next(iter(self._users)).let_go()
 
 
 class ReadingWindow:
-    """`pass_over` records what is passed over. The subscription takes its turn when something was read."""
+    """`discard` records what is passed over. The subscription gets a turn after each read."""
 
     def __init__(
-        self,
-        known: Subscription,
-        ledger: ManagedLedger,
-        budget: ReadAheadBudget,
-        failures: ReadFailures,
-        pass_over: PassOver,
-        lifetime: Lifetime,
+        self, core: SubscriptionCore, budget: ReadAheadBudget, failures: ReadFailures, discard: Discard
     ) -> None:
-        self.next_offset = known.cursor.floor  # everything below was offered to the engine, or is done
-        self.reading = False  # what is needed now, or what comes after it
+        self.next_offset = core.known.cursor.floor  # everything below it was offered to the engine or is done
+        self.reading = False  # a read is in progress
         self.failures = failures
-        self._known = known
-        self._ledger = ledger
+        self._known, self._ledger, self._lifetime = core.known, core.ledger, core.lifetime
         self._budget = budget
-        self._pass_over = pass_over
-        self._lifetime = lifetime
-        self._ahead: deque[Batch] = deque()  # come next, in order
+        self._discard = discard
+        self._ahead: deque[Batch] = deque()  # to be offered next, in the order of their offsets
         self._ahead_bytes = 0  # of memory
-        self._recent: Sequence[Batch] = ()  # those that were offered, or read for a delivery, last
+        self._recent: Sequence[Batch] = ()  # the batches last offered, or last read for a delivery
         self._recent_bytes = 0
-        self._times_emptied = 0  # a read that began before the last time is of no use
+        self._times_emptied = 0  # a read that began before the last time is discarded
 
     # -- what comes next -----------------------------------------------------------------------------------------------
 
@@ -70,8 +77,8 @@ class ReadingWindow:
         """The next messages, at most `most` if they are inspected. None if there are none, or none in memory yet."""
         ledger, cursor = self._ledger, self._known.cursor
         if self.next_offset >= ledger.confirmed_end:
-            return None  # as most calls find: nothing exists from there on, so there is no gap to pass either
-        if self.next_offset < ledger.first:  # nothing is deleted that the cursor needs: no message has these offsets
+            return None  # most calls end here: no message has this offset or a later one, so there is no gap to pass
+        if self.next_offset < ledger.first:  # nothing that the cursor needs is deleted, so no message has these offsets
             self.pass_gap(self.next_offset, ledger.first - 1)
             self.next_offset = ledger.first
         self.next_offset = self.pass_lost(self.next_offset)
@@ -87,7 +94,7 @@ class ReadingWindow:
         if throttle is not None:
             last = min(last, first + throttle.room(last - first + 1, batch.size // batch.count, now) - 1)
         last, inspected = inspectable(batch, self._known.kind, first, last, most, key_bytes)
-        if last < batch.last_offset:  # otherwise the rest would be taken for a gap before the next batch
+        if last < batch.last_offset:  # otherwise the rest would look like a gap before the next batch
             self._ahead.appendleft(batch)
             self._ahead_bytes += batch.memory
         self.next_offset = last + 1
@@ -95,7 +102,7 @@ class ReadingWindow:
         return Portion(batch, first, last, inspected)
 
     def _next_batch(self, offset: int) -> Batch | None:
-        """The batch with that offset if it is in memory; if not, a read is under way."""
+        """The batch with that offset if it is in memory; otherwise starts a read."""
         batches = self._ahead
         while batches:
             batch = batches.popleft()
@@ -110,7 +117,7 @@ class ReadingWindow:
         return found
 
     def _read_ahead(self, offset: int) -> None:
-        """Begins to read, unless the batch is in memory or a read is under way."""
+        """Starts a read, unless the batch is in memory or a read is in progress."""
         offset = self._ledger.past_lost(offset)
         if not self.reading and offset < self._ledger.confirmed_end and self._ledger.find(offset) is None:
             self.reading = True
@@ -136,38 +143,38 @@ class ReadingWindow:
     # -- what is passed over -------------------------------------------------------------------------------------------
 
     def pass_gap(self, first: int, last: int) -> None:
-        """Passes over offsets that no message has: the recovery of a ledger may leave some unused."""
+        """Passes over offsets that have no message: recovering a ledger may leave some unused."""
         if first <= last:
-            self._pass_over(self._known.cursor.generation, (first, last), Cause.UNUSED)
+            self._discard(self._known.cursor.generation, (first, last), Cause.UNUSED)
 
     def pass_lost(self, offset: int) -> int:
-        """The offset, or the next one that was not given up as damaged; those before it are passed over."""
+        """The offset, or the next one that was not accepted as lost; passes over those in between."""
         behind = self._ledger.past_lost(offset)
         if behind > offset:
-            self._pass_over(self._known.cursor.generation, (offset, behind - 1), Cause.LOST)
+            self._discard(self._known.cursor.generation, (offset, behind - 1), Cause.LOST)
         return behind
 
     def skip_done(self) -> None:
-        """The cursor was moved forward: nothing below its floor is read any more."""
+        """The cursor was moved forward: nothing below its floor is read any longer."""
         self.next_offset = max(self.next_offset, self._known.cursor.floor)
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def keep(self, recent: Sequence[Batch]) -> None:
-        """These batches are in use, instead of those before."""
+        """Keeps these batches in place of those kept before."""
         self._recent = recent
         self._recent_bytes = sum([batch.memory for batch in recent])
         self._budget.hold(self, self._ahead_bytes + self._recent_bytes)
 
     def find(self, offset: int) -> Batch | None:
-        """The batch with that offset, if it is in memory: one that was used last, or one in the cache."""
+        """The batch with that offset, if it is in memory: one of those kept, or one in the cache."""
         at = bisect_right(self._recent, offset, key=_base_offset) - 1
         if at >= 0 and offset <= self._recent[at].last_offset:
             return self._recent[at]
         return self._ledger.find(offset)
 
     async def read_at(self, offset: int) -> Batch:
-        """The batch with that offset, or the next one if no message has it. Those that were read with it are kept."""
+        """The batch with that offset, or the next one if no message has it. Keeps all batches of the same read."""
         if (found := self.find(offset)) is not None:
             return found
         emptied = self._times_emptied
@@ -177,14 +184,14 @@ class ReadingWindow:
         return batches[0]
 
     def let_go(self) -> None:
-        """Frees the memory of all batches, also of those that are being read."""
+        """Frees the memory of all batches, including those being read."""
         self._ahead.clear()
         self._times_emptied += 1
         self._ahead_bytes = 0
         self.keep(())
 
     def start_again(self) -> None:
-        """After a seek: reading begins at the cursor's floor."""
+        """Called after a seek: reading begins at the cursor's floor."""
         self.next_offset = self._known.cursor.floor
         self.let_go()
         self.failures.clear()

@@ -1,6 +1,6 @@
-"""What an engine needs to know of a batch: runs of offsets, with keys and delivery times where the type uses them.
+"""Turns a batch into what an engine needs: runs of offsets, with keys and delivery times where the type uses them.
 
-Pure functions of a batch and a cursor. Looking at each message takes time, so it is bounded for each turn of the loop.
+Pure functions of a batch and a cursor. Examining each message takes time, so each turn of the loop has a bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydanube.wire.batch import Batch, Codec
 
 
 def keys_of(batch: Batch, rows: range | None = None) -> list[bytes]:
-    """The keys that Key-Shared distributes all or these messages by; without a key, the producer stands in for it."""
+    """The keys by which Key-Shared distributes these messages, or all of them; the producer replaces a missing key."""
     nameless, keys = b"%d" % batch.producer_id, batch.keys(rows)
     if not batch.producer_id and _may_name_producers(batch) and None in keys:
         names = _producers_of(batch)
@@ -32,7 +32,7 @@ def _may_name_producers(batch: Batch) -> bool:
 
 
 def _producers_of(batch: Batch) -> list[bytes]:
-    """The names in the attributes. Nobody has validated those yet: if they cannot be read, there are no names."""
+    """The names in the attributes, which nothing has validated yet: if they cannot be read, there are no names."""
     try:
         return [(row or {}).get(PRODUCER_ATTRIBUTE, "").encode() for row in batch.attributes()]
     except DanubeError:
@@ -40,14 +40,14 @@ def _producers_of(batch: Batch) -> list[bytes]:
 
 
 def _inspects(batch: Batch, kind: SubscriptionKind) -> bool:
-    """Whether that type of subscription looks at each message, so that many messages take long."""
+    """Whether that type of subscription examines each message, so that many messages take long."""
     return kind is SubscriptionKind.KEY_SHARED or (kind is SubscriptionKind.SHARED and batch.has_delivery_times)
 
 
 def inspectable(
     batch: Batch, kind: SubscriptionKind, first: int, last: int, most: int, key_bytes: int
 ) -> tuple[int, int]:
-    """The last of first..last that fits into this turn, and how much of `most` it uses up: long keys use up more."""
+    """The last offset of first..last that fits into this turn, and how much of `most` it uses: long keys use more."""
     if last < first or not _inspects(batch, kind):
         return last, 0
     last = min(last, first + most - 1)
@@ -59,7 +59,7 @@ def inspectable(
 
 
 def runs_of(batch: Batch, known: Subscription, first: int, last: int, clock_ahead: int) -> Iterator[Run]:
-    """What the subscription has not finished of first..last."""
+    """The parts of first..last that the subscription has not finished."""
     base = batch.base_offset
     keys, due = _columns_of(batch, range(first - base, last - base + 1), known.kind, clock_ahead)
     for start, end in known.cursor.pending(first, last):
@@ -70,7 +70,7 @@ def runs_of(batch: Batch, known: Subscription, first: int, last: int, clock_ahea
 def _columns_of(
     batch: Batch, rows: range, kind: SubscriptionKind, clock_ahead: int
 ) -> tuple[list[bytes] | None, list[int | None] | None]:
-    """Keys or delivery times, if that type uses them; times are by a clock that is `clock_ahead` behind."""
+    """Keys or delivery times, if that type uses them; converts times to a clock that is `clock_ahead` behind."""
     if not _inspects(batch, kind):
         return None, None
     if kind is SubscriptionKind.KEY_SHARED:

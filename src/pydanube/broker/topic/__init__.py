@@ -1,1 +1,1 @@
-"""Topics on their owner, reliable or best-effort: publishing, subscriptions, dead letters, and housekeeping."""
+"""Topics on their owner, reliable or best-effort: publishing, subscriptions, dead letters and housekeeping."""

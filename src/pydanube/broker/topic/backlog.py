@@ -1,7 +1,7 @@
-"""Holds one topic's subscriptions to its backlog quota: refuses what is published, or moves the slowest cursors on.
+"""Enforces the backlog quota of a topic: refuses publishes, or advances the slowest cursors.
 
-Owned by its topic. It measures the backlog at housekeeping, and when the room that it found then is used up; otherwise
-a publish costs one subtraction.
+Owned by its topic. Housekeeping measures the backlog, as does a publish when the room found then is used up; any other
+publish costs one subtraction.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Mapping
 
 from pydanube.base.errors import BacklogFull, DanubeError
 from pydanube.base.limits import SECOND
-from pydanube.broker.limits.quotas import BacklogQuota, Extent, bytes_from, offset_leaving
+from pydanube.broker.limits.quotas import Extent, bytes_from, offset_leaving
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.storage.stream.managed import ManagedLedger
 from pydanube.storage.stream.stream import Stream
+from pydanube.topic.policies import BacklogQuota
 from pydanube.topic.records import Cause
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ DROP_PART = 16  # a sixteenth of the quota is dropped in addition, so that not e
 
 
 class Backlog:
-    """`quota` is the topic's policy, None without one."""
+    """`quota` is the topic's policy; None without one."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Backlog:
         self._subscriptions = subscriptions
         self._room = 0  # bytes that may be published before the backlog is measured again
         self._dropped: dict[str, int] = {}  # messages since the last tick, by subscription
-        self._old: int | None = None  # where the slowest cursor stands, if that message is too old
+        self._old: int | None = None  # where the slowest cursor is, if the message there is too old
 
     def change(self, quota: BacklogQuota | None) -> None:
         self.quota, self._room, self._old = quota, 0, None
@@ -78,7 +79,7 @@ class Backlog:
         self._measure(bytes_max)
 
     def _drop_below(self, offset: int) -> None:
-        """Subscriptions that stand lower continue here. Each records what it drops, and why, and counts it."""
+        """Advances subscriptions that are further behind to this offset. Each records and counts what it drops."""
         offset = min(offset, self._ledger.confirmed_end)
         for name, host in self._subscriptions.items():
             before = host.known.counts[Cause.DROPPED]
@@ -97,7 +98,7 @@ class Backlog:
                 self._dropped[name] = self._dropped.get(name, 0) + dropped
 
     def _log_dropped(self) -> None:
-        """At most once a second: a topic at its quota drops messages with many of its publishes."""
+        """Logs at most once a second: a topic at its quota drops messages with many of its publishes."""
         for name, dropped in self._dropped.items():
             log.warning(
                 "%s: subscription %s was too far behind; dropped %d of its messages", self._topic, name, dropped
@@ -134,7 +135,7 @@ class Backlog:
 
 
 def extents_of(stream: Stream, start: int) -> list[Extent]:
-    """The sealed ledgers that reach to `start` or beyond, and all that is not sealed yet as if it were one more."""
+    """The sealed ledgers that have offsets from `start` on; everything that is not sealed counts as one more."""
     record = stream.record
     found = [Extent(ledger.first, ledger.last, ledger.bytes) for ledger in record.sealed_parts(start)]
     first = found[-1].last + 1 if found else max(record.end + 1, record.first)

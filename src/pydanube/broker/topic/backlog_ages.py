@@ -1,6 +1,6 @@
-"""The age of the oldest message in a subscription's backlog: found in memory, remembered from an earlier look, or read.
+"""The age of the oldest message in a subscription's backlog: in memory, remembered from an earlier call, or read.
 
-The number of reads for one answer is bounded; an age beyond that is unknown. Only what is remembered changes.
+Each answer has a limited number of reads; ages beyond that are unknown. Changes nothing but what is remembered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pydanube.broker.topic.served import ServedSubscription, ServedTopic
 
 
 class BacklogAges:
-    """For one answer, at the time `wall`, in microseconds."""
+    """The ages for one answer, at the time `wall`, in microseconds."""
 
     def __init__(self, wall: int, reads_max: int) -> None:
         self._wall = wall
@@ -20,7 +20,8 @@ class BacklogAges:
     async def seconds(
         self, topic: ServedTopic, subscription: ServedSubscription, *, may_read: bool = True
     ) -> float | None:
-        """Of the first message that is not acknowledged: 0 if all are, None if it is unknown or nothing is stored."""
+        """Age of the first unacknowledged message: 0 if all are acknowledged, None if it is unknown or nothing is
+        stored."""
         if not topic.reliable:
             return None
         ledger, host = topic.as_reliable().ledger, subscription.as_reliable()

@@ -1,4 +1,4 @@
-"""A best-effort topic (§5): a message goes at most once to consumers that have asked for messages now, or is dropped.
+"""A best-effort topic (§5): delivers each message at most once, to consumers with permits, or drops it.
 
 It has the interface of the reliable `Topic` and none of its guarantees: nothing is written, kept or sent again.
 Whatever needs a guarantee is refused with `NotReliable`.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Sequence
 from typing import NoReturn
 
 from pydanube.base.counting import Traffic
@@ -20,19 +19,17 @@ from pydanube.base.errors import (
     TooManySubscriptions,
     TopicClosed,
 )
-from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import SECOND, SUBSCRIPTIONS_MAX, UNUSED_SUBSCRIPTION_SECONDS
 from pydanube.broker.limits.rates import Rate, rate_of
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.subscription.delivery import Consumer, ConsumerSink, Timing
 from pydanube.broker.topic.best_effort_subscription import BestEffortSubscription
-from pydanube.broker.topic.served import LATEST, STORES_NOTHING, Receipt, ServedSubscription
+from pydanube.broker.topic.served import LATEST, STORES_NOTHING, ConnectsConsumers, Receipt
 from pydanube.dispatch.policy import PoisonPolicy
 from pydanube.ports.clock import Clock
 from pydanube.topic.records import SubscriptionKind, name_bytes
 from pydanube.wire.batch import Batch
 
-EPOCH = 1  # in every stamp; nothing ever compares it
+EPOCH = 1  # in every stamp; never compared
 
 
 async def _all_of(answers: list[Future[None]]) -> None:
@@ -40,8 +37,8 @@ async def _all_of(answers: list[Future[None]]) -> None:
         await answer
 
 
-class BestEffortTopic:
-    """Owned by its broker's loop. Offsets count what was published since it was opened, and mean nothing later."""
+class BestEffortTopic(ConnectsConsumers):
+    """Owned by its broker's loop. Offsets count what was published since it was opened, and have no meaning later."""
 
     reliable = False
     receipt = "none"  # the durability of a publish
@@ -53,13 +50,12 @@ class BestEffortTopic:
         self.name = name
         self.options = options or TopicOptions()
         self.subscriptions: dict[str, BestEffortSubscription] = {}
-        self.published = 0  # messages, also the next offset
+        self.published = 0  # messages; also the next offset
         self.inbound = Traffic()
         self.unheard = 0  # messages that were published while there was no subscription
         self._clock = clock
-        self._consumers = 0  # ids assigned so far
         self._append_time = 0
-        self._done: Future[None] = asyncio.get_running_loop().create_future()  # the answer to whatever is not kept
+        self._done: Future[None] = asyncio.get_running_loop().create_future()  # the answer where nothing is stored
         self._done.set_result(None)
         self._why_closed: DanubeError | None = None
 
@@ -86,7 +82,7 @@ class BestEffortTopic:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def admit(self, bytes: int) -> None:
-        """Does nothing: there is always room, because nothing is kept."""
+        """Does nothing: nothing is kept, so there is always room."""
 
     def producer_name(self, producer: int) -> str:
         return ""
@@ -125,9 +121,9 @@ class BestEffortTopic:
         options: SubscriptionOptions | None = None,
         create: bool = True,
     ) -> BestEffortSubscription:
-        """The subscription of that name, created if it is new, even without `create`: none outlives its broker.
+        """The subscription of that name, created if it is new. It gets what is published from now on.
 
-        It gets what is published from now on.
+        Subscriptions here do not survive a restart, so `create` is ignored.
         """
         self._check_open()
         if start != LATEST:
@@ -152,21 +148,6 @@ class BestEffortTopic:
             raise SubscriptionNotFound(f"subscription {name!r} does not exist")
         host.close(SubscriptionNotFound(f"subscription {name!r} of {self.name} was deleted"))
 
-    def connect(
-        self,
-        host: ServedSubscription,
-        name: str,
-        sink: ConsumerSink,
-        filters: Sequence[bytes] = (),
-        timing: Timing = Timing.DELIVERED,
-    ) -> Consumer:
-        """A consumer of the subscription; it misses everything before it grants permits. Nothing here times out."""
-        self._check_open()
-        self._consumers += 1
-        consumer = Consumer(ConsumerId(self._consumers), name, sink, timing)
-        host.join(consumer, filters)
-        return consumer
-
     # -- housekeeping and the end --------------------------------------------------------------------------------------
 
     def end_unused(self) -> None:
@@ -183,7 +164,7 @@ class BestEffortTopic:
                 host.close(SubscriptionNotFound(f"subscription {host.name!r} of {self.name} was unused and ended"))
 
     async def close(self, why: DanubeError | None = None, *, seal: bool = True) -> None:
-        """Closes it: present users, and later calls, get `why`."""
+        """Closes it: its users get `why`, now and in later calls."""
         self._why_closed = self._why_closed or why or TopicClosed(f"this broker no longer serves {self.name}")
         for host in self.subscriptions.values():
             host.close(self._why_closed)

@@ -1,4 +1,4 @@
-"""A subscription of a best-effort topic (§5): each message goes to a consumer that has asked for it, or is dropped.
+"""A subscription of a best-effort topic (§5): each message goes to a consumer with permits, or is dropped.
 
 Owned by its topic. Nothing is kept or sent again.
 """
@@ -28,7 +28,7 @@ from pydanube.wire.batch import Batch
 
 
 class BestEffortSubscription:
-    """Its consumers and what they missed. It ends with its topic, or when it has been unused for long."""
+    """Counts what its consumers missed. It ends with its topic, or after it was unused for long."""
 
     reliable = False
     id = None
@@ -46,13 +46,13 @@ class BestEffortSubscription:
         self.engine = BestEffort(kind)
         self.consumers: dict[ConsumerId, Consumer] = {}
         self.outbound = Traffic()
-        self.dropped = 0  # messages that none of its consumers was given
+        self.dropped = 0  # messages that no consumer got
         self.rate: Rate | None = None  # what exceeds it is dropped
         self.unused_since: int | None = None  # when it was first seen without a consumer, monotonic; µs
         self._topic = topic
         self._done = done
-        self._waiting: deque[tuple[Batch, Future[None]]] = deque()  # bounded by what producers may have on its way
-        self._routed = 0  # messages of the first of them
+        self._waiting: deque[tuple[Batch, Future[None]]] = deque()  # bounded by what producers may have in flight
+        self._routed = 0  # messages of the first of these batches
         self._closed = False
 
     @property
@@ -74,7 +74,7 @@ class BestEffortSubscription:
         self.consumers[consumer.id] = consumer
 
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
-        """Removes a consumer. What it had not finished is lost, however it left."""
+        """Removes a consumer. What it has not finished is lost, even if it crashed."""
         if self.consumers.pop(consumer, None) is not None:
             self.engine.leave(consumer)
 

@@ -1,6 +1,6 @@
-"""What the parts of a topic share: its name and options, its messages, its state, and the phase that it is in.
+"""What the parts of a topic share: its name and options, its messages, its state, and its phase.
 
-Owned by its topic. It only keeps these together and says what is allowed in which phase; the parts do the work.
+Owned by its topic. It only holds these together and says what each phase allows; the parts do the work.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ from pydanube.storage.stream.managed import ManagedLedger
 from pydanube.storage.stream.stream import Stream
 from pydanube.topic.state import TopicState
 
-EVERYTHING = OFFSET_MAX + 1  # behind every offset
+EVERYTHING = OFFSET_MAX + 1  # after every offset
 
 
 class Phase(Enum):
-    """A topic begins to serve when it is opened. Once closed it stays closed."""
+    """A topic serves from when it is opened. Once closed, it stays closed."""
 
     SERVING = "serving"
-    RECOVERING = "recovering"  # a write failed, and until it is known which batches are stored, nothing is published
+    RECOVERING = "recovering"  # a write failed: until it is known which batches are stored, nothing is published
     CLOSED = "closed"
 
 
-SERVING, RECOVERING, CLOSED = Phase.SERVING, Phase.RECOVERING, Phase.CLOSED  # an enum member takes longer to look up
+SERVING, RECOVERING, CLOSED = (
+    Phase.SERVING,
+    Phase.RECOVERING,
+    Phase.CLOSED,
+)  # constants, because looking up an enum member is slower
 
 
 class TopicCore:
-    """`changed` is called when more of the messages is confirmed, or something went wrong."""
+    """`changed` is called when more messages are confirmed, or with the error when a write failed."""
 
     def __init__(
         self,
@@ -53,11 +57,11 @@ class TopicCore:
         self.log = StateLog(
             state, self.state, self.producers_end, options.state_compact_bytes, options.state_part_bytes
         )
-        self.starting = asyncio.Lock()  # held while it is decided where a subscription starts, or what is deleted
-        self.pinned = False  # the messages are needed, however old they are
+        self.starting = asyncio.Lock()  # held while the start of a subscription, or what to delete, is decided
+        self.pinned = False  # the messages are needed, regardless of their age
         self.phase: Phase = SERVING
         self._why_closed: DanubeError | None = None
-        self._certain_end = EVERYTHING  # batches from here on may not be there, or not be known to their producers
+        self._certain_end = EVERYTHING  # batches from here on may be missing from the log
 
     @property
     def lost(self) -> bool:
@@ -78,13 +82,13 @@ class TopicCore:
             raise TopicRecovering(f"{self.name} is recovering from a failed write")
 
     def producers_end(self) -> int:
-        """The producers know every confirmed batch below it, so that a snapshot of the state may say so."""
+        """The producers know every confirmed batch below this offset, so a snapshot of the state may claim it."""
         return min(self.ledger.written_end, self._certain_end)
 
     # -- the phase -----------------------------------------------------------------------------------------------------
 
     def begin_recovery(self) -> int:
-        """A write failed. Returns up to where it is certain what was written."""
+        """Called when a write failed. Returns the end of the batches known to be written."""
         self.phase, self._certain_end = RECOVERING, self.ledger.written_end
         return self._certain_end
 
@@ -94,5 +98,5 @@ class TopicCore:
             self.phase = SERVING
 
     def close(self, why: DanubeError) -> None:
-        """From now on every call raises `why`."""
+        """From now on, every call raises `why`."""
         self.phase, self._why_closed = CLOSED, why

@@ -9,7 +9,7 @@ from pydanube.wire.batch import Batch, Message, build
 ORIGIN = "x-original-topic"
 SUBSCRIBER = "x-original-subscription"
 REASON = "x-failure-reason"
-ADDED = (  # attributes, which are removed when the message is published again
+ADDED = (  # attributes that are removed when the message is published again
     ORIGIN,
     SUBSCRIBER,
     "x-original-topic-offset",
@@ -21,7 +21,7 @@ ADDED = (  # attributes, which are removed when the message is published again
 
 
 def dead_letter_of(batch: Batch, poisoned: Poisoned, topic: str, subscription: str) -> Batch:
-    """For one message of the batch. Payload, key, event time and schema are kept; attributes are added."""
+    """The dead letter for one message of the batch: its payload, key, event time and schema, and more attributes."""
     [original] = batch.slice(poisoned.offset - batch.base_offset, 1).messages()
     origin = {
         ORIGIN: topic,
@@ -36,7 +36,7 @@ def dead_letter_of(batch: Batch, poisoned: Poisoned, topic: str, subscription: s
     attributes = {**(original.attributes or {}), **origin}
     try:
         return _letter(original, attributes)
-    except BatchTooLarge:  # it is as large as a batch can be: the letter has fewer attributes, or none
+    except BatchTooLarge:  # it is as large as a batch can be, so the letter has fewer attributes, or none
         try:
             return _letter(original, origin)
         except BatchTooLarge:

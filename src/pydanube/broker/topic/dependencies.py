@@ -1,22 +1,32 @@
-"""What a topic needs of its broker."""
+"""What a topic needs from its broker."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pydanube.adapters.threads import ThreadOffload
-from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
+from pydanube.broker.subscription.reading_window import ReadAheadBudget
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.offload import Offload
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.checked_clock import CheckedClock
-from pydanube.storage.stream.cold import ColdTier
+from pydanube.storage.stream.cold import ColdReader, ColdTier
 from pydanube.storage.stream.tail import TailCache
 from pydanube.wire.batch import Batch
 
-PublishElsewhere = Callable[[str, Batch], Awaitable[None]]  # to another topic; done when it is durable
+
+class LetterSource(NamedTuple):
+    """Where a dead letter comes from."""
+
+    topic: str
+    subscription: str
+    chosen: bool  # a caller who may publish to the dead-letter topic has named it
+
+
+PublishElsewhere = Callable[[str, Batch, LetterSource], Awaitable[None]]  # to another topic; done when it is durable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,15 @@ class TopicDependencies:
     randomness: Randomness
     cache: TailCache
     publish: PublishElsewhere  # for dead letters
-    tier: ColdTier | None = None  # where sealed messages go, if anywhere
+    tier: ColdTier | None = None  # where sealed messages go, if object storage is configured
     offload: Offload = field(default_factory=lambda: ThreadOffload(1))
     read_ahead: ReadAheadBudget = field(default_factory=ReadAheadBudget)
+
+    @property
+    def of_streams(self) -> tuple[Catalog, StorageNodes, CheckedClock, Randomness]:
+        """What the streams of a topic need, in the order of the parameters of `Stream.take`."""
+        return self.catalog, self.nodes, self.clock, self.randomness
+
+    @property
+    def cold(self) -> ColdReader | None:
+        return None if self.tier is None else self.tier.reader

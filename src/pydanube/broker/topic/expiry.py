@@ -15,22 +15,22 @@ from pydanube.stream.retention import BatchTimes, expired
 from pydanube.topic.records import Cause
 from pydanube.wire.batch import Batch
 
-READS_MAX = 64  # for one subscription in one round: the rest expires in the next
+READS_MAX = 64  # for one subscription in one round; the next round continues
 
 
 class Expiry:
-    """For all subscriptions of one topic."""
+    """Expires messages for all subscriptions of one topic."""
 
     def __init__(self, core: TopicCore, hosts: Mapping[str, SubscriptionHost]) -> None:
         self._core = core
         self._hosts = hosts
 
     async def expire(self, host: SubscriptionHost, ttl_seconds: int, now: int) -> None:
-        """Everything that is too old, as far as a limited number of reads finds it."""
+        """Gives up messages that are too old, within a limited number of reads."""
         ledger, cursor = self._core.ledger, host.known.cursor
         offset, host.expiry_from = max(host.expiry_from, ledger.first), 0
         for _ in range(READS_MAX):
-            offset = cursor.above.next_missing(max(offset, cursor.floor))  # delayed ones may lie before
+            offset = cursor.above.next_missing(max(offset, cursor.floor))  # earlier offsets may still be delayed
             offset = ledger.past_lost(offset)
             if offset >= ledger.confirmed_end:
                 return
@@ -51,11 +51,11 @@ class Expiry:
         host.expiry_from = offset
 
     def _serves(self, host: SubscriptionHost) -> bool:
-        """The topic may have been closed, or the subscription deleted, while something was read."""
+        """Whether this is still needed: during a read, the topic may have been closed, or the subscription deleted."""
         return self._core.phase is not CLOSED and self._hosts.get(host.known.name) is host
 
     def _groups_of(self, batches: list[Batch], now: int) -> Iterator[list[BatchTimes]]:
-        """Each as large as takes a few milliseconds to look at and to give up."""
+        """Groups of batches that each take a few milliseconds to examine and give up."""
         group: list[BatchTimes] = []
         looked_at = 0
         for batch in batches:
@@ -69,7 +69,7 @@ class Expiry:
             yield group
 
     def _times_of(self, batch: Batch, now: int) -> Iterator[BatchTimes]:
-        """Of the whole batch; in parts if its messages have delivery times of their own."""
+        """The times of the whole batch; in parts if its messages have their own delivery times."""
         record, base = self._core.ledger.stream.record, batch.base_offset
         appended = record.aging_time(base, batch.append_time, now)
         if not batch.has_delivery_times:

@@ -1,6 +1,6 @@
 """Finds, creates, changes, moves and deletes the subscriptions of a reliable topic.
 
-Owned by its topic. Every change is durable before it is answered; delivering is the business of a subscription's host.
+Owned by its topic. Every change is durable before it is answered; a subscription's host does the delivering.
 """
 
 from __future__ import annotations
@@ -16,18 +16,28 @@ from pydanube.base.errors import (
     SubscriptionOptionInvalid,
 )
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.subscription.engines import engine_for
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.core import TopicCore
 from pydanube.broker.topic.dead_letter import dead_letter_of
-from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.topic.dependencies import LetterSource, TopicDependencies
 from pydanube.broker.topic.served import EARLIEST, LATEST
 from pydanube.broker.work.decoding import run_decoding
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Poisoned
+from pydanube.dispatch.exclusive import Exclusive
+from pydanube.dispatch.failover import Failover
+from pydanube.dispatch.key_shared import KeyShared
+from pydanube.dispatch.shared import Shared
 from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.topic.state import Subscription
 from pydanube.wire.batch import Batch
+
+_ENGINES: dict[SubscriptionKind, type[Engine[Any]]] = {
+    SubscriptionKind.EXCLUSIVE: Exclusive,
+    SubscriptionKind.SHARED: Shared,
+    SubscriptionKind.FAILOVER: Failover,
+    SubscriptionKind.KEY_SHARED: KeyShared,
+}
 
 
 class HostedSubscriptions:
@@ -39,26 +49,29 @@ class HostedSubscriptions:
         self._dependencies = dependencies
 
     def load(self) -> None:
-        """When the topic is opened, and its state is."""
+        """Called when the topic is opened, after its state was loaded."""
         for known in self._core.state:
             self._host(known)
 
     def _host(self, known: Subscription) -> SubscriptionHost:
         core, dependencies = self._core, self._dependencies
-        engine = engine_for(known.kind, SubscriptionOptions.decode(known.options))
-        dead_letter, budget = partial(self._dead_letter, engine), dependencies.read_ahead
+        options = SubscriptionOptions.decode(known.options)
+        engine = _ENGINES[known.kind](options.failure, options.dispatch)
+        dead_letter, budget = partial(self._dead_letter, known), dependencies.read_ahead
         host = SubscriptionHost(known, engine, core.ledger, core.log, core.clock, dead_letter, budget)
         host.set_rate(core.options.dispatch_messages_per_second, core.options.dispatch_bytes_per_second)
         self.hosts[known.name] = host
         return host
 
-    async def _dead_letter(self, engine: Engine[Any], batch: Batch, poisoned: Poisoned, subscription: str) -> None:
-        target = engine.policy.dead_letter_topic
+    async def _dead_letter(self, known: Subscription, batch: Batch, poisoned: Poisoned, subscription: str) -> None:
+        options = SubscriptionOptions.decode(known.options)
+        target = options.failure.dead_letter_topic
         if target is None:
             raise SubscriptionOptionInvalid(f"{subscription!r} no longer has a dead-letter topic")
         offload, name = self._dependencies.offload, self._core.name
         letter = await run_decoding(offload, dead_letter_of, batch, poisoned, name, subscription)
-        await self._dependencies.publish(target, letter)
+        source = LetterSource(name, subscription, chosen=not options.default_letters)
+        await self._dependencies.publish(target, letter, source)
 
     def get(self, name: str) -> SubscriptionHost:
         found = self.hosts.get(name)
@@ -67,7 +80,7 @@ class HostedSubscriptions:
         return found
 
     def follow(self, options: TopicOptions) -> None:
-        """The topic's options have changed."""
+        """Applies changed options of the topic."""
         for host in self.hosts.values():
             host.set_rate(options.dispatch_messages_per_second, options.dispatch_bytes_per_second)
 
@@ -101,7 +114,7 @@ class HostedSubscriptions:
         return self.hosts[name]
 
     def offset_of(self, start: str | int) -> int:
-        """Where that is now: the earliest or latest message, or an offset."""
+        """The current offset of `earliest` or `latest`, or the given one if it still exists."""
         ledger = self._core.ledger
         if start == EARLIEST:
             return ledger.first
@@ -123,13 +136,13 @@ class HostedSubscriptions:
         host.stop()
         try:
             await gone
-        finally:  # even if that failed: memory has it, and the log will be rewritten from memory
+        finally:  # even if the log failed: memory has the deletion, and the log will be rewritten from memory
             await host.close(SubscriptionNotFound(f"subscription {name!r} of {core.name} was deleted"))
 
     # -- changing and moving -------------------------------------------------------------------------------------------
 
     async def alter(self, name: str, changes: Mapping[str, Any]) -> None:
-        """Changes its options, which it follows at once."""
+        """Changes the options of a subscription, which take effect at once and are durable on return."""
         core = self._core
         core.check_open()
         core.log.check()
@@ -143,14 +156,14 @@ class HostedSubscriptions:
         await altered
 
     async def seek(self, host: SubscriptionHost, to: str | int) -> None:
-        """Delivers everything from there on again, or skips to it (§14)."""
+        """Moves the subscription to an offset, backwards or forwards; durable on return (§14)."""
         self._core.check_open()
         async with self._core.starting:
             sought = host.seek(self.offset_of(to))
         await sought
 
-    async def skip(self, name: str, *, count: int | None, to: int | None) -> int:
-        """Gives up the next `count` messages, or all below `to`; how many they were."""
+    async def skip(self, name: str, *, count: int | None = None, to: int | None = None) -> int:
+        """Gives up the next `count` messages, or all below `to`. Returns how many; durable on return."""
         core = self._core
         core.check_open()
         host = self.get(name)

@@ -1,7 +1,7 @@
-"""What producers have published, read again from the headers of their batches: at the start, and after a failed write.
+"""Learns what producers have published from the headers of their batches: at the start, and after a failed write.
 
-Owned by its topic. A batch whose write failed may be there or not. Until the stream has recovered, nothing is
-published, and the producers are known only as of what was confirmed for certain.
+Owned by its topic. A batch whose write failed may be stored or not. Until the stream has recovered, nothing is
+published, and the producers have the state as of the last certain confirmation.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Callable
 
 from pydanube.base.errors import DanubeError
 from pydanube.broker.topic.core import CLOSED, SERVING, TopicCore
+from pydanube.storage.futures import cancel_all
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.1
 
 
 class ProducerRecovery:
-    """`recovered` is called when all is certain again."""
+    """`recovered` is called when it is certain again what is stored."""
 
     def __init__(self, core: TopicCore, recovered: Callable[[], None]) -> None:
         self._core = core
@@ -27,8 +28,8 @@ class ProducerRecovery:
         self._task: Task[None] | None = None
 
     async def load(self) -> None:
-        """When the topic is opened: everything that the last snapshot of the state does not know."""
-        await self._read_from(self._core.state.needed_from())
+        """Called when the topic is opened: reads everything since the last snapshot of the state."""
+        await self._read_from(self._core.state.producers_from())
 
     def begin(self) -> None:
         """A write failed: only after the stream's recovery is it known which of the pending batches are stored."""
@@ -49,13 +50,13 @@ class ProducerRecovery:
                     return
                 await asyncio.sleep(RETRY_SECONDS)
         else:
-            return  # it was closed before its producers were known again
+            return  # the topic was closed first
         self._task = None
         core.end_recovery()
         self._recovered()
 
     async def _read_from(self, offset: int | None) -> None:
-        """What is damaged cannot be known: producers may then publish it again."""
+        """Skips what is damaged: its producers may then publish it again."""
         if offset is None:
             return
         ledger, producers = self._core.ledger, self._core.state.producers
@@ -68,6 +69,4 @@ class ProducerRecovery:
                 )
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_all([self._task])

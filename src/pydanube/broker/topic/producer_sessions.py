@@ -13,20 +13,20 @@ from pydanube.topic.dedup import ProducerTable
 
 
 class Session(NamedTuple):
-    """A producer's claim to its name; a newer session fences it."""
+    """A producer's claim to its name. A newer session fences it."""
 
     producer: int
     epoch: int
-    next_sequence: int  # the one expected next; 0 if nothing was published under the name
+    next_sequence: int  # 0 if nothing was published under the name
 
 
 class Sessions:
-    """Of one topic. Time is handed in, in seconds of a monotonic clock."""
+    """The sessions of one topic. Times are arguments, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[int, int]] = {}  # its epoch and number of connections, by producer
-        self._away: dict[int, float] = {}  # temporary producers that are not connected, and since when that is known
-        self._left: dict[int, int] = {}  # producers that will not come back, and their epochs
+        self._held: dict[int, tuple[int, int]] = {}  # epoch and number of connections, by producer
+        self._away: dict[int, float] = {}  # temporary producers without a connection, and since when
+        self._left: dict[int, int] = {}  # epochs of producers that will not come back
 
     def __contains__(self, producer: object) -> bool:
         return producer in self._held
@@ -37,9 +37,8 @@ class Sessions:
         self._away.pop(session.producer, None)
 
     def let_go(self, session: Session) -> None:
-        """Its connection is lost, and it may come back. It may even be back already under the same epoch: a producer
-        that lost the answer to a renewal asks again over another connection.
-        """
+        """The producer lost its connection, and may come back. It may even be back already under the same epoch: a
+        producer that lost the answer to a renewal asks again over another connection."""
         epoch, times = self._held.get(session.producer, (0, 0))
         if epoch == session.epoch and times > 1:
             self._held[session.producer] = epoch, times - 1
@@ -47,12 +46,12 @@ class Sessions:
             del self._held[session.producer]
 
     def release(self, session: Session) -> None:
-        """It will not come back, and it would not matter if it did."""
+        """The producer closed for good and need not be remembered."""
         self.let_go(session)
         self._left[session.producer] = session.epoch
 
     def take_gone(self, producers: ProducerTable, now: float) -> Iterator[int]:
-        """Producers that need not be remembered any longer, each once; to be called now and then."""
+        """Yields each producer that need not be remembered any longer, once. Called regularly."""
         left, self._left = self._left, {}
         for producer, epoch in left.items():
             if producer not in self._held and producers.has(producer, epoch):

@@ -1,4 +1,4 @@
-"""What a served topic and a subscription of it are to the rest of the broker, whether the topic is reliable or not.
+"""The interface of a served topic and of its subscriptions to the rest of the broker, for both kinds of topic.
 
 `Topic` and `BestEffortTopic` implement `ServedTopic`, `SubscriptionHost` and `BestEffortSubscription` implement
 `ServedSubscription`. A best-effort topic answers questions about storage like a topic without messages. Callers that
@@ -30,16 +30,16 @@ STORES_NOTHING = "is not reliable and stores nothing"
 
 
 class Receipt(NamedTuple):
-    """Where a batch is, and its confirmation: nothing is promised before that is done."""
+    """Where a batch is, and its confirmation: nothing is promised until that is done."""
 
     offset: int
     confirmed: Future[None]
     duplicate: bool = False
-    written: Future[None] | None = None  # done earlier, if the answer is held back for longer than the write takes
+    written: Future[None] | None = None  # done earlier, if the answer is delayed for longer than the write takes
 
 
 class ServedSubscription(Protocol):
-    """A subscription of one topic (partition) that this broker serves."""
+    """A subscription of one topic or partition that this broker serves."""
 
     @property
     def reliable(self) -> bool: ...
@@ -49,8 +49,7 @@ class ServedSubscription(Protocol):
     def kind(self) -> SubscriptionKind: ...
     @property
     def id(self) -> int | None:
-        """Distinguishes it from one of the same name that was deleted; None if nothing outlives its topic."""
-        ...
+        """Distinguishes it from one of the same name that was deleted; None if it ends with its topic."""
 
     @property
     def consumers(self) -> Mapping[ConsumerId, Consumer]: ...
@@ -59,48 +58,39 @@ class ServedSubscription(Protocol):
     @property
     def generation(self) -> int:
         """Counts seeks. Deliveries and acks name it."""
-        ...
 
     @property
     def floor(self) -> int:
         """Everything below this offset is done."""
-        ...
 
     @property
     def ack_timeout(self) -> int | None:
         """In microseconds; None if messages are never taken back."""
-        ...
 
     @property
     def backlog(self) -> int:
         """How many messages are not done."""
-        ...
 
     @property
     def outbound(self) -> Traffic:
         """What was handed to consumers, redeliveries included."""
-        ...
 
     @property
     def redelivered(self) -> int:
         """How many of these messages had failed before."""
-        ...
 
     @property
     def drops(self) -> Mapping[str, int]:
         """How many messages no consumer will get, by reason."""
-        ...
 
     @property
     def unsettled(self) -> bool:
         """Whether acks or nacks of its consumers wait for later turns of the loop."""
-        ...
 
     def describe(self) -> SubscriptionFigures: ...
 
     def as_reliable(self) -> SubscriptionHost:
         """Itself, for callers that need what is stored. Raises `NotReliable` if it stores nothing."""
-        ...
 
     def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None: ...
 
@@ -108,45 +98,36 @@ class ServedSubscription(Protocol):
 
     def is_active(self, consumer: ConsumerId) -> bool:
         """Whether the consumer is active; if not, it is a standby."""
-        ...
 
     def grant(self, consumer: ConsumerId, permits: int) -> None:
         """Allows the consumer this many more messages."""
-        ...
 
     def withdraw(self, consumer: ConsumerId) -> int:
         """Takes back the consumer's permits while its connection is busy; returns how many."""
-        ...
 
     def held(self, consumer: ConsumerId) -> list[Range]:
         """The ranges in flight with the consumer, ascending."""
-        ...
 
     def give_back(self, consumer: ConsumerId, first: int, last: int) -> None:
         """Returns messages that the consumer's program did not get: they are delivered again, and have not failed."""
-        ...
 
     def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
         """Acknowledges messages; done when it is durable."""
-        ...
 
     def ack_through(self, generation: int, offset: int) -> Future[None]:
         """Acknowledges everything up to `offset`."""
-        ...
 
     def nack(
         self, consumer: ConsumerId, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = ""
     ) -> None:
         """Marks messages as failed; `delay` is in microseconds."""
-        ...
 
     def taken(self, consumer: ConsumerId, generation: int, ranges: Sequence[Range]) -> None:
         """The consumer's program has started on these messages, so their ack timeout begins."""
-        ...
 
 
 class ServedTopic(Protocol):
-    """A topic (partition) that this broker serves."""
+    """A topic or partition that this broker serves."""
 
     @property
     def reliable(self) -> bool: ...
@@ -157,50 +138,40 @@ class ServedTopic(Protocol):
     @property
     def receipt(self) -> str:
         """The durability that a confirmed publish has reached."""
-        ...
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The first offset that still exists, and the offset after the last visible one."""
-        ...
 
     @property
     def stored_bytes(self) -> int: ...
     @property
     def inbound(self) -> Traffic:
         """What was published."""
-        ...
 
     @property
     def failed(self) -> int:
-        """How many batches of these did not become durable as they were."""
-        ...
+        """How many of these batches did not become durable as they were."""
 
     @property
     def drops(self) -> Mapping[str, int]:
         """How many messages no subscription got, by reason."""
-        ...
 
     @property
     def lost(self) -> bool:
         """Whether another broker owns it now."""
-        ...
 
     def as_reliable(self, refusal: str = STORES_NOTHING) -> Topic:
         """Itself, for callers that need what is stored. If it stores nothing, raises `NotReliable` with `refusal`."""
-        ...
 
     def alter(self, options: TopicOptions) -> None:
         """Applies new options."""
-        ...
 
     def producer_name(self, producer: int) -> str:
         """The name of the producer with that number; empty if it has none, or is no longer known."""
-        ...
 
     def admit(self, bytes: int) -> None:
-        """Raises if its subscriptions are too far behind for more."""
-        ...
+        """Raises if its subscriptions are too far behind for more messages."""
 
     def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt: ...
 
@@ -214,7 +185,6 @@ class ServedTopic(Protocol):
         create: bool = True,
     ) -> ServedSubscription:
         """The subscription of that name, created if it is new."""
-        ...
 
     async def unsubscribe(self, name: str) -> None: ...
 
@@ -226,13 +196,33 @@ class ServedTopic(Protocol):
         filters: Sequence[bytes] = (),
         timing: Timing = Timing.DELIVERED,
     ) -> Consumer:
-        """A consumer of the subscription; it gets nothing before it grants permits."""
-        ...
+        """Connects a consumer to the subscription; it gets nothing before it grants permits."""
 
     def end_unused(self) -> None:
-        """Called about once a second: ends unused subscriptions, if that writes nothing."""
-        ...
+        """Called about once a second: ends unused subscriptions, unless that needs a record."""
 
     async def close(self, why: DanubeError | None = None, *, seal: bool = True) -> None:
         """Closes it, and tells its users `why`. Without `seal`, it closes faster and opens more slowly."""
-        ...
+
+
+class ConnectsConsumers:
+    """Connects consumers to subscriptions, the same way for both kinds of topic."""
+
+    _consumers = 0  # ids given so far
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def connect(
+        self,
+        host: ServedSubscription,
+        name: str,
+        sink: ConsumerSink,
+        filters: Sequence[bytes] = (),
+        timing: Timing = Timing.DELIVERED,
+    ) -> Consumer:
+        self._check_open()
+        self._consumers += 1
+        consumer = Consumer(ConsumerId(self._consumers), name, sink, timing)
+        host.join(consumer, filters)
+        return consumer

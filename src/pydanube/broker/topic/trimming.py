@@ -1,7 +1,7 @@
-"""What of a topic's messages may be deleted, and its deletion.
+"""Decides which messages of a topic may be deleted, and deletes them.
 
-Owned by its topic. It never deletes what a subscription needs, nor what the producers' state still rests on, unless an
-operator truncates the topic, and then its subscriptions record what they skip.
+Owned by its topic. It never deletes what a subscription needs, nor what the producers' state still depends on. When an
+operator truncates the topic, its subscriptions record what they skip.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydanube.broker.topic.backlog import extents_of
 from pydanube.broker.topic.core import TopicCore
 from pydanube.topic.records import Cause
 
-COMPACTION_SECONDS = 0.01  # between looks whether a snapshot is durable
+COMPACTION_SECONDS = 0.01  # between checks whether a snapshot is durable
 
 
 class Trimming:
@@ -25,7 +25,7 @@ class Trimming:
         self._hosts = hosts
 
     async def trim(self, now: int, *, clock_trusted: bool) -> None:
-        """Deletes whole ledgers, by the retention policy."""
+        """Deletes whole ledgers according to the retention policy."""
         stream = self._core.ledger.stream
         async with self._core.starting:
             before = self._deletable_before(now, clock_trusted=clock_trusted)
@@ -34,7 +34,7 @@ class Trimming:
                 await stream.trim(before)
 
     def _deletable_before(self, now: int, *, clock_trusted: bool) -> int:
-        """The offset below which everything may be deleted, by the policy and by what is still needed."""
+        """The offset below which everything may be deleted, according to the policy and to what is still needed."""
         core, ledger = self._core, self._core.ledger
         if core.pinned:
             return ledger.first
@@ -47,7 +47,8 @@ class Trimming:
         return max(before, ledger.first)
 
     def roll_unneeded(self, bytes_min: int) -> None:
-        """Called when space is short: seals the open ledger if half of it is unneeded, so that it can be deleted."""
+        """Called when space is short: seals an open ledger of at least `bytes_min` bytes if half of it is unneeded, so
+        that it can be deleted."""
         stream, needed = self._core.ledger.stream, self._core.options.deletable_before(self._core.state)
         if needed is None or stream.open_bytes < bytes_min:
             return
@@ -56,15 +57,15 @@ class Trimming:
             stream.roll()
 
     def restarts_without(self, last: int) -> bool:
-        """Whether the producers are known after a restart without the messages up to `last`; if not, soon."""
+        """Whether a restart knows the producers without the messages up to `last`. If not, makes that so soon."""
         needed_from = self._core.state.needed_from()
         if needed_from is None or needed_from > last:
             return True
         self._core.log.compact_soon()
         return False
 
-    async def truncate(self, before: int | None) -> None:
-        """Deletes all messages there are, or those below `before`. Subscriptions skip them, with a record of it."""
+    async def truncate(self, before: int | None = None) -> None:
+        """Deletes all messages, or those below `before`; durable on return. Subscriptions record what they skip."""
         core = self._core
         core.check_open()
         async with core.starting:
@@ -73,7 +74,7 @@ class Trimming:
             await asyncio.gather(*filter(None, skips))
             while (needed := core.state.needed_from()) is not None and needed < before:
                 core.check_open()
-                core.log.compact_soon()  # what the messages say about their producers is kept elsewhere first
+                core.log.compact_soon()  # first a snapshot takes over what the messages say about their producers
                 await asyncio.sleep(COMPACTION_SECONDS)
             await core.ledger.stream.truncate(before)
 

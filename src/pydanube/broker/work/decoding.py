@@ -1,4 +1,4 @@
-"""Decoding the messages of a batch: on the loop if that is quick, beside it if it takes long."""
+"""Decodes the messages of a batch: on the loop if that is quick, otherwise off the loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def takes_long_to_decode(batch: Batch) -> bool:
-    """Looks only at the header: a few hundred bytes may decompress to 16 MiB."""
+    """Judges only by the header: a few hundred bytes may decompress to 16 MiB."""
     return (
         batch.count > DECODED_MESSAGES
         or batch.unpacked_bytes > DECODED_BYTES
@@ -21,13 +21,8 @@ def takes_long_to_decode(batch: Batch) -> bool:
     )
 
 
-async def run_decoding(
-    offload: Offload,
-    function: Callable[..., Result],
-    batch: Batch,
-    *arguments: object,
-) -> Result:
-    """Returns what the function makes of the batch."""
+async def run_decoding(offload: Offload, function: Callable[..., Result], batch: Batch, *arguments: object) -> Result:
+    """Returns what the function returns for the batch."""
     if takes_long_to_decode(batch):
         return await offload.run(function, batch, *arguments)
     return function(batch, *arguments)

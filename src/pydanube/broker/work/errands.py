@@ -1,4 +1,4 @@
-"""Work that is finished even if the client that asked for it is gone: no change stays half made."""
+"""Work that is finished even if the client that asked for it is gone: no change is left half made."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from pydanube.base.errors import DanubeError
+from pydanube.storage.futures import cancel_all, retrieve
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
 class Errands:
-    """Owned by one loop. A caller that needs a lock takes it before, and may still give up while it waits for it."""
+    """Owned by one loop. A caller that needs a lock takes it first, and can still give up while it waits for it."""
 
     def __init__(self) -> None:
-        self._tasks: dict[Task[Any], bool] = {}  # and whether its caller still waits for it
+        self._tasks: dict[Task[Any], bool] = {}  # whether its caller still waits
 
     async def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Returns or raises what the work does. If the caller is cancelled, the work is not."""
+        """Returns or raises what the work does. If the caller is cancelled, the work continues."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = True
         task.add_done_callback(self._ended)
@@ -36,20 +37,17 @@ class Errands:
             raise
 
     async def run_holding(self, locks: AsyncExitStack, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """The same, with locks of the caller: they are released when the work ends, even if the caller is gone."""
+        """Like `run`, with locks of the caller, which are released when the work ends, even if the caller is gone."""
         return await self.run(_holding(locks.pop_all(), work))
 
     def _ended(self, task: Task[Any]) -> None:
         if not self._tasks.pop(task):
             _report(task)
-        elif not task.cancelled():
-            task.exception()  # marks it as retrieved; the caller has it
+        else:
+            retrieve(task)
 
     async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
 
 async def _holding(locks: AsyncExitStack, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
@@ -58,7 +56,7 @@ async def _holding(locks: AsyncExitStack, work: Callable[[], Coroutine[Any, Any,
 
 
 def _report(task: Task[Any]) -> None:
-    """The caller is gone: if the work failed, only the log can say so."""
+    """Logs a failure of work whose caller is gone."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, DanubeError):
         log.warning("a request whose client did not wait for the answer failed: %s: %s", error.code, error)

@@ -1,6 +1,7 @@
 """Work that may outlast a request: the caller waits a while, gets a ticket if it takes longer, and asks again with it.
 
-The result of a job is kept for the holder of its ticket. The number of jobs is bounded; the oldest that ended go first.
+The result of a job is kept for the holder of its ticket. The number of jobs is bounded; the oldest finished ones are
+dropped first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from pydanube.base.errors import TierBusy
+from pydanube.storage.futures import cancel_all, retrieve
 
 JOBS_MAX = 64
 
@@ -37,7 +39,7 @@ class Jobs:
     async def ask(
         self, what: tuple[Any, ...], begin: Callable[[], Coroutine[Any, Any, Any]], ticket: int | None, seconds: float
     ) -> JobAnswer:
-        """Waits for the job of that ticket. Without one, or if it belongs to other work, a job begins."""
+        """Waits for the job of that ticket. Without a ticket, or with one for other work, a job begins."""
         job = None if ticket is None else self._jobs.get(ticket)
         if ticket is None or job is None or job.what != what:
             ticket, job = self._begin(what, begin)
@@ -55,18 +57,9 @@ class Jobs:
             del self._jobs[ended]
         self._tickets += 1
         task = asyncio.get_running_loop().create_task(begin())
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(retrieve)  # the holder of the ticket gets the error
         job = self._jobs[self._tickets] = _Job(what, task)
         return self._tickets, job
 
     async def close(self) -> None:
-        tasks = [job.task for job in self._jobs.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _retrieve(task: Task[Any]) -> None:
-    """The holder of the ticket hears of a failure, but there may no longer be one: asyncio must not report it."""
-    if not task.cancelled():
-        task.exception()
+        await cancel_all(job.task for job in self._jobs.values())

@@ -1,4 +1,4 @@
-"""Locks by name: one task at a time works on the same thing. An unused lock is forgotten."""
+"""Locks by name: only one task at a time works on the same thing. An unused lock is forgotten."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NamedLocks:
         self._locks: dict[Hashable, _Lock] = {}
 
     def __contains__(self, name: Hashable) -> bool:
-        """Whether a task holds that lock, or waits for it."""
+        """Whether a task holds that lock or waits for it."""
         return name in self._locks
 
     @asynccontextmanager

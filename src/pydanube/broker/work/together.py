@@ -1,4 +1,4 @@
-"""The same work for many items, some at a time: for the partitions of a topic, of which there may be thousands."""
+"""Does the same work for many items, a few at a time: for example for thousands of partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 async def together(work: Callable[[Item], Awaitable[Result]], items: Iterable[Item]) -> list[Result]:
-    """What it returns of each, some at a time and no more in one turn; raises the first failure when all have ended."""
+    """The results for all items, a few at a time, in slices of a turn. Raises the first failure when all have ended."""
     wanted = list(items)
     ahead, results = iter(range(len(wanted))), dict[int, Result | Exception]()
 
@@ -28,7 +28,7 @@ async def together(work: Callable[[Item], Awaitable[Result]], items: Iterable[It
 
     ended = await asyncio.gather(*(one_by_one() for _ in wanted[:PARTITIONS_AT_ONCE]), return_exceptions=True)
     in_order = [results[at] for at in sorted(results)]
-    for result in (*in_order, *ended):  # some were cancelled, if they ended so
+    for result in (*in_order, *ended):  # when one fails, others may have been cancelled
         if isinstance(result, BaseException):
             raise result
     return cast(list[Result], in_order)

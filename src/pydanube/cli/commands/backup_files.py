@@ -12,12 +12,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from pydanube.adapters.replacing import replacing
 from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import ArgumentInvalid, BackupInvalid, DiskFailed, DiskFull
 from pydanube.base.limits import MIB
+from pydanube.operations import backups
+from pydanube.operations.operation import read
 
 MANIFEST = "manifest.json"
 MANIFEST_BYTES_MAX = 64 * MIB  # enough for several hundred thousand files
@@ -28,10 +30,9 @@ _UNFINISHED = "metadata.restoring"
 Progress = Callable[[int], None]
 
 
-class BackupFile(NamedTuple):
-    name: str  # metadata/… or node/…, as in a data directory
-    bytes: int  # of its content
-    size: int  # of the restored file, which is padded with zeros
+class BackupFile(backups.BackupFile):
+    """A file as the broker names and measures it: `bytes` of content, padded with zeros to `size` when restored."""
+
     sha256: str
 
 
@@ -89,7 +90,7 @@ def write_manifest(directory: Path, facts: Mapping[str, Any], files: list[Backup
     """Writes the manifest, after all files are durable. This makes the directory a backup."""
     for folder in {file.name.partition("/")[0] for file in files}:
         sync_path(directory / folder)
-    body: dict[str, Any] = {"format": FORMAT, **facts, "files": [file._asdict() for file in files]}
+    body: dict[str, Any] = {"format": FORMAT, **facts, "files": [file.to_fields() for file in files]}
     with replacing(directory / MANIFEST) as file:
         file.write(json.dumps(body | {"sha256": _digest(body)}, indent=1).encode() + b"\n")
         file.flush()
@@ -104,9 +105,7 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], list[BackupFile]]:
             body = json.loads(file.read(MANIFEST_BYTES_MAX))
         claimed = body.pop("sha256")
         known = body["format"] == FORMAT
-        files = [
-            BackupFile(str(each["name"]), each["bytes"], each["size"], str(each["sha256"])) for each in body["files"]
-        ]
+        files = [read(BackupFile, each, ValueError) for each in body["files"]]
     except FileNotFoundError:
         why = "the backup was not finished" if directory.is_dir() else "the directory does not exist"
         raise BackupInvalid(f"{directory} is not a backup: {MANIFEST} is missing, because {why}") from None

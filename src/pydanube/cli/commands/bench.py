@@ -10,11 +10,12 @@ from time import perf_counter
 from typing import Any
 
 import click
+from msgspec import UNSET, UnsetType
 
 from pydanube.base.limits import SECOND
 from pydanube.cli.shell import values
 from pydanube.cli.shell.groups import CommandGroup
-from pydanube.cli.shell.output import Output, output_option, progress, throughput
+from pydanube.cli.shell.output import Output, Throughput, prints, progress, throughput
 from pydanube.cli.shell.running import client_of, connected
 from pydanube.client import Client, Consumer, Producer
 
@@ -22,6 +23,16 @@ SAMPLES_MAX = 100_000  # latencies to keep
 CLIENTS_MAX = 1_000  # connections of one process
 DUE_SECONDS = 0.01  # with --rate, a batch holds the messages of at most this time
 SILENCE_SECONDS = 2.0  # after which no more messages are expected
+
+
+class Measurement(Throughput):
+    """Without latencies if none was measured."""
+
+    megabytes_per_second: float
+    p50_ms: float | UnsetType = UNSET
+    p90_ms: float | UnsetType = UNSET
+    p99_ms: float | UnsetType = UNSET
+    max_ms: float | UnsetType = UNSET
 
 
 @click.group(cls=CommandGroup, epilog="Example: danube bench publish trial")
@@ -43,7 +54,7 @@ def bench() -> None:
     "--reliable/--no-reliable", default=True, show_default=True, help="Kind of the topic, if it has to be created."
 )
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
-@output_option
+@prints(Measurement)
 @connected
 async def publish(
     client: Client,
@@ -75,7 +86,7 @@ async def publish(
             for each in open_:
                 group.create_task(load.publish(each, began))
         took = perf_counter() - began
-    output.record({**_rates(count, count * size, took), **_percentiles(latencies)})
+    output.record(_measurement(count, count * size, took, latencies))
 
 
 class _Load:
@@ -135,7 +146,7 @@ async def _clients(stack: AsyncExitStack, first: Client, count: int) -> list[Cli
 @click.option(
     "--consumers", type=values.Integer(1, CLIENTS_MAX), default=1, show_default=True, help="Connections to use."
 )
-@output_option
+@prints(Measurement)
 @connected
 async def consume(client: Client, output: Output, topic: str, count: int, consumers: int) -> None:
     """Consume stored and new messages, with a Shared subscription that is deleted afterwards.
@@ -156,9 +167,7 @@ async def consume(client: Client, output: Output, topic: str, count: int, consum
                     group.create_task(intake.consume(each, advance))
     finally:
         await client.admin.delete_subscription(topic, name)
-    output.record(
-        {**_rates(intake.received, intake.size, intake.last - intake.began), **_percentiles(intake.latencies)}
-    )
+    output.record(_measurement(intake.received, intake.size, intake.last - intake.began, intake.latencies))
 
 
 class _Intake:
@@ -191,8 +200,10 @@ class _Intake:
             advance(len(batch))
 
 
-def _rates(count: int, size: int, seconds: float) -> dict[str, Any]:
-    return {**throughput(count, seconds), "megabytes_per_second": round(size / max(seconds, 1e-9) / 1e6, 2)}
+def _measurement(count: int, size: int, seconds: float, latencies: list[float]) -> Measurement:
+    megabytes = round(size / max(seconds, 1e-9) / 1e6, 2)
+    moved = {**throughput(count, seconds), **_percentiles(latencies)}
+    return Measurement(**moved, megabytes_per_second=megabytes)
 
 
 def _percentiles(latencies: list[float]) -> dict[str, float]:

@@ -6,10 +6,10 @@ import click
 
 from pydanube.base.units import rough_duration
 from pydanube.cli.shell.groups import CommandGroup
-from pydanube.cli.shell.output import Output, output_option
+from pydanube.cli.shell.output import Output, prints
 from pydanube.cli.shell.running import connected
-from pydanube.cli.shell.values import shown_time
 from pydanube.client import Client
+from pydanube.operations.broker import Connection
 
 
 @click.group(cls=CommandGroup, epilog="Example: danube connection list")
@@ -18,7 +18,7 @@ def connection() -> None:
 
 
 @connection.command("list", epilog="Example: danube connection list -o json")
-@output_option
+@prints(list[Connection])
 @connected
 async def list_connections(client: Client, output: Output) -> None:
     """List open connections, oldest first.
@@ -26,9 +26,7 @@ async def list_connections(client: Client, output: Output) -> None:
     Producers and consumers that use HTTP do not belong to a connection and are not shown. The list includes the
     connection of this command.
     """
-    now = (await client.admin.status())["now"]
-    rows = [
-        {**each, "since": shown_time(each["since"]), "age": rough_duration(now - each["since"])}
-        for each in await client.admin.connections()
-    ]
-    output.rows(rows, ("number", "address", "protocol", "client", "age", "producers", "consumers"))
+    now = (await client.admin.status()).now
+    found = await client.admin.connections()
+    columns = ("number", "address", "protocol", "client", "age", "producers", "consumers")
+    output.rows(found, columns, [{**each, "age": rough_duration(now - each.since)} for each in found])

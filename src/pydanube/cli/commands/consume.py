@@ -16,15 +16,18 @@ import click
 from pydanube.base.errors import NothingReceived, NotReliable, SubscriptionNotFound
 from pydanube.base.names import parse_topic
 from pydanube.base.units import shown_when
-from pydanube.cli.commands.subscription import TYPES, SubscriptionType, find_subscription, floors_of
+from pydanube.cli.commands.subscription import SubscriptionType, find_subscription, floors_of
 from pydanube.cli.messages.formats import FIELDS, TABLE_HEADER, Writer, writer_of
 from pydanube.cli.messages.stored import count_messages, find_topic, nothing_will_arrive, stored_batches, stored_ranges
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import say
-from pydanube.cli.shell.output import stderr_is_terminal
+from pydanube.cli.shell.output import output_option, stderr_is_terminal
 from pydanube.cli.shell.running import cancelled_when_output_closes, connected
 from pydanube.cli.shell.values import POSITION_HELP, many
 from pydanube.client import Client, Consumer, Message
+from pydanube.operations.fields import TYPES
+from pydanube.operations.messages import StoredMessage
+from pydanube.operations.subscriptions import SubscriptionDescription
 
 AT_ONCE = 1000  # messages to write, flush and acknowledge together
 SILENCE_SECONDS = 0.2  # after which --exit-at-end asks whether anything is left
@@ -50,7 +53,7 @@ FORMAT_HELP = (
 @click.option("--count", "-n", type=values.Integer(min=1), help="Exit after this many messages.")
 @click.option("--exit-at-end", "-e", is_flag=True, help="Exit when no more messages will arrive on their own.")
 @click.option("--format", "-f", "format", metavar="FORMAT", help=FORMAT_HELP)
-@click.option("-o", "--output", type=click.Choice(["raw", "json", "yaml", "table"]), default="raw", show_default=True)
+@output_option(StoredMessage, formats=["raw", "json", "yaml", "table"])
 @connected
 async def consume(
     client: Client,
@@ -69,8 +72,8 @@ async def consume(
     """Print messages, with or without a subscription.
 
     Without --subscription, nothing is left behind and no one else is affected. Each message is printed on a line of its
-    own; in JSON, binary data is Base64, marked by payload_encoding. An existing subscription continues at its
-    position, with the type that it has. The command ends with Ctrl-C, or when its output pipe is closed. With
+    own. JSON has the fields of REST, and `danube produce --json` publishes it again. An existing subscription continues
+    at its position, with the type that it has. The command ends with Ctrl-C, or when its output pipe is closed. With
     --exit-at-end it also ends, and says so, when all that is left is delayed, blocked, or with other consumers.
     """
     positions = [each for each in (start, since, offset) if each is not None]
@@ -105,7 +108,7 @@ async def consume(
 
 
 def _consumer(
-    client: Client, source: str, name: str, found: dict[str, Any] | None, kind: str | None, begin: Any
+    client: Client, source: str, name: str, found: SubscriptionDescription | None, kind: str | None, begin: Any
 ) -> Consumer:
     """A consumer of an existing subscription, or of a new one."""
     if found is None:
@@ -118,18 +121,18 @@ def _consumer(
     if begin is not None:
         help = f"To start elsewhere, run `danube subscription seek {source} {name} --to …` first."
         say(f"subscription {name} exists; continuing at offset {floors_of(found)}", help)
-    return client.consumer(source, subscription=name, type=kind or found["type"], create=False)
+    return client.consumer(source, subscription=name, type=kind or found.type, create=False)
 
 
 async def _say_where_it_begins(
-    client: Client, source: str, name: str, found: dict[str, Any] | None, begin: Any, exit_at_end: bool
+    client: Client, source: str, name: str, found: SubscriptionDescription | None, begin: Any, exit_at_end: bool
 ) -> None:
     """Tells people where a subscription starts, unless other messages of `-e` or `--from` say so."""
     if found is None and begin in (None, "latest") and parse_topic(source).partition is None:
         seek = f"danube subscription seek {source} {name} --to earliest"
         await _say_what_is_stored(client, source, exit_at_end, f"`{seek}` goes back to them")
     elif found is not None and begin is None and not exit_at_end:
-        say(f"subscription {name} continues at offset {floors_of(found)}, with {many(found['backlog'])} to do")
+        say(f"subscription {name} continues at offset {floors_of(found)}, with {many(found.backlog)} to do")
 
 
 async def _say_what_is_stored(client: Client, source: str, exit_at_end: bool, how: str) -> None:
@@ -207,14 +210,14 @@ async def _consume(consumer: Consumer, source: str, exit_at_end: bool, printer: 
             await acks
 
 
-def _say_what_is_left(found: dict[str, Any]) -> None:
+def _say_what_is_left(found: SubscriptionDescription) -> None:
     """Tells what is left in the subscription, if anything."""
     left: list[str] = []
-    if found["delayed"]:
-        left.append(f"{found['delayed']:,} delayed until {shown_when(found['delayed_until'], time.time_ns() // 1000)}")
-    if found["stopped"]:
-        left.append(f"{found['stopped']:,} blocked {found['blocked'] or 'by a message that failed too often'}")
-    if found["in_flight"]:
-        left.append(f"{found['in_flight']:,} with other consumers")
+    if found.delayed and found.delayed_until is not None:
+        left.append(f"{found.delayed:,} delayed until {shown_when(found.delayed_until, time.time_ns() // 1000)}")
+    if found.stopped:
+        left.append(f"{found.stopped:,} blocked {found.blocked or 'by a message that failed too often'}")
+    if found.in_flight:
+        left.append(f"{found.in_flight:,} with other consumers")
     if left:
-        say(f"{many(found['backlog'])} left: {', '.join(left)}")
+        say(f"{many(found.backlog)} left: {', '.join(left)}")

@@ -9,8 +9,9 @@ import click
 from pydanube.cli.shell.contexts import CONTEXTS_MAX, Contexts, SavedBroker, contexts_file
 from pydanube.cli.shell.failures import Failure
 from pydanube.cli.shell.groups import CommandGroup
-from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option
+from pydanube.cli.shell.output import Confirmation, Output, destructive, prints
 from pydanube.cli.shell.settings import broker_of, broker_options, saved_names
+from pydanube.operations.operation import Answer
 
 NAME_CHARACTERS_MAX = 100
 
@@ -20,13 +21,25 @@ def context() -> None:
     """Manage saved broker addresses."""
 
 
+class SavedContext(Answer):
+    name: str
+    url: str
+    ca_file: str | None
+    current: bool
+
+
+def _described(contexts: Contexts, name: str) -> SavedContext:
+    found = contexts.saved[name]
+    return SavedContext(name, found.shown, found.ca_file, name == contexts.current)
+
+
 @context.command(
     "add", epilog="Example: danube context add staging --url danubes://broker.example:6650 --ca-file ca.pem"
 )
 @click.argument("name")
 @click.option("--url", required=True, help="danube://host:port, or danubes://host:port for TLS.")
 @click.option("--ca-file", metavar="FILE", help="Trust this CA certificate (PEM).")
-@output_option
+@prints(SavedContext)
 def add(output: Output, name: str, url: str, ca_file: str | None) -> None:
     """Save a broker address under a name. The first one becomes the context in use."""
     from pydanube.client.transport import parse_addresses
@@ -42,55 +55,62 @@ def add(output: Output, name: str, url: str, ca_file: str | None) -> None:
     contexts.saved[name] = SavedBroker(url, ca_file and str(Path(ca_file).absolute()))
     contexts.current = contexts.current or name
     contexts.save()
-    output.done(f"saved {name}: {url}", name=name, url=url, current=contexts.current == name)
+    output.done(f"saved {name}: {url}", _described(contexts, name))
 
 
 @context.command("use", epilog="Example: danube context use staging")
 @click.argument("name", shell_complete=saved_names)
-@output_option
+@prints(SavedContext)
 def use(output: Output, name: str) -> None:
     """Make a context the default."""
     contexts = Contexts.load()
     found = contexts.find(name)
     contexts.current = name
     contexts.save()
-    output.done(f"using {name}: {found.shown}", name=name, url=found.shown)
+    output.done(f"using {name}: {found.shown}", _described(contexts, name))
 
 
 @context.command("list", epilog="Example: danube context list")
-@output_option
+@prints(list[SavedContext])
 def list_contexts(output: Output) -> None:
     """List the saved contexts."""
     contexts = Contexts.load()
-    rows = [
-        {"name": name, "url": each.shown, "ca_file": each.ca_file, "current": name == contexts.current}
-        for name, each in contexts.saved.items()
-    ]
-    output.rows(rows, ("name", "url", "ca_file", "current"))
+    output.rows([_described(contexts, name) for name in contexts.saved], ("name", "url", "ca_file", "current"))
+
+
+class ChosenBroker(Answer):
+    url: str
+    ca_file: str | None
+    origin: str  # the option, the variable or the context
+    file: str  # with the contexts
 
 
 @context.command("show", epilog="Example: danube context show")
-@output_option
+@prints(ChosenBroker)
 @broker_options
 @click.pass_context
 def show(ctx: click.Context, output: Output) -> None:
     """Show the broker that commands use, and where that comes from."""
     broker = broker_of(ctx)
-    output.record(
-        {"url": broker.shown, "ca_file": broker.ca_file, "origin": broker.origin, "file": str(contexts_file())}
-    )
+    output.record(ChosenBroker(broker.shown, broker.ca_file, broker.origin, str(contexts_file())))
+
+
+class ContextDeletion(Answer):
+    name: str
+    dry_run: bool
 
 
 @context.command("delete", epilog="Example: danube context delete staging --yes")
 @click.argument("name", shell_complete=saved_names)
-@output_option
+@prints(ContextDeletion)
 @destructive
 def delete(output: Output, confirmation: Confirmation, name: str) -> None:
     """Delete a saved context."""
     contexts = Contexts.load()
     found = contexts.find(name)
-    if confirmation.ask(output, f"delete the context {name}: {found.shown}", name=name):
+    deletion = ContextDeletion(name, confirmation.dry_run)
+    if confirmation.ask(output, f"delete the context {name}: {found.shown}", deletion):
         del contexts.saved[name]
         contexts.current = None if contexts.current == name else contexts.current
         contexts.save()
-        output.done(f"forgot {name}", name=name)
+        output.done(f"forgot {name}", deletion)

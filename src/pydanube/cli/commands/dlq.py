@@ -7,22 +7,23 @@ attributes, and acknowledges it in a subscription of the dead-letter topic, so t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import click
+from msgspec.structs import asdict, replace
 
 from pydanube.base.errors import SubscriptionNotFound
 from pydanube.base.limits import LISTED_MAX, OFFSET_MAX, REFUSALS_NAMED_MAX
 from pydanube.cli.commands.subscription import find_subscription
 from pydanube.cli.messages.stored import count_messages, stored_batches, stored_ranges
-from pydanube.cli.messages.text import escaped, message_fields
+from pydanube.cli.messages.text import PeekedMessage, escaped, peeked_message
 from pydanube.cli.shell import values
 from pydanube.cli.shell.groups import CommandGroup
-from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option, progress
+from pydanube.cli.shell.output import Confirmation, Output, destructive, prints, progress
 from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import many, pairs
 from pydanube.client import Client, Message
+from pydanube.operations.topics import Redrive, Redriven
 
 SUBSCRIPTION = "danube-redrive"  # of a dead-letter topic: has acknowledged the letters that were published again
 TOPIC = "x-original-topic"
@@ -64,11 +65,22 @@ def dlq() -> None:
     """Inspect dead letters and publish them again."""
 
 
+class DeadLetter(PeekedMessage, kw_only=True):
+    """A dead letter. What the broker wrote into its attributes is in fields instead."""
+
+    original_topic: str | None
+    original_subscription: str | None
+    original_offset: int | str | None
+    attempts: int | str | None
+    reason: str | None
+    redriven: bool
+
+
 @dlq.command("peek", epilog="Example: danube dlq peek orders-dead --count 5")
 @click.argument("topic", type=values.topic)
 @click.option("--count", "-n", type=values.Integer(1, 10_000), default=10, show_default=True)
 @filter_option
-@output_option
+@prints(list[DeadLetter])
 @connected
 async def peek(client: Client, output: Output, topic: str, count: int, filters: tuple[str, ...]) -> None:
     """Show dead letters: their origin, why they were set aside, and whether they were published again."""
@@ -79,25 +91,23 @@ async def peek(client: Client, output: Output, topic: str, count: int, filters: 
         if len(letters) == count:
             break
     redriven = await _redriven(client, topic, letters)
-    rows = [_row(letter, was, for_people=output.for_people) for letter, was in zip(letters, redriven, strict=True)]
-    output.rows(rows, COLUMNS)
+    rows = [_dead_letter(letter, was) for letter, was in zip(letters, redriven, strict=True)]
+    shown = [{**row, "payload": escaped(letter.payload)} for row, letter in zip(rows, letters, strict=True)]
+    output.rows(rows, COLUMNS, shown)
 
 
-def _row(letter: Message, redriven: bool, *, for_people: bool) -> dict[str, Any]:
-    found = message_fields(letter)
-    about = found["attributes"]
-    found["attributes"] = {name: text for name, text in about.items() if name not in LETTER_ATTRIBUTES}
-    if for_people:
-        found["payload"] = escaped(letter.payload)
-    return {
-        **found,
-        "original_topic": about.get(TOPIC),
-        "original_subscription": about.get("x-original-subscription"),
-        "original_offset": _number(about.get("x-original-topic-offset")),
-        "attempts": _number(about.get("x-delivery-attempt")),
-        "reason": about.get("x-failure-reason"),
-        "redriven": redriven,
-    }
+def _dead_letter(letter: Message, redriven: bool) -> DeadLetter:
+    about = letter.attributes
+    own = {name: text for name, text in about.items() if name not in LETTER_ATTRIBUTES}
+    return DeadLetter(
+        **asdict(replace(peeked_message(letter), attributes=own)),
+        original_topic=about.get(TOPIC),
+        original_subscription=about.get("x-original-subscription"),
+        original_offset=_number(about.get("x-original-topic-offset")),
+        attempts=_number(about.get("x-delivery-attempt")),
+        reason=about.get("x-failure-reason"),
+        redriven=redriven,
+    )
 
 
 def _number(text: str | None) -> int | str | None:
@@ -111,9 +121,13 @@ async def _redriven(client: Client, topic: str, letters: list[Message]) -> list[
     if known is None:
         return [False] * len(letters)
     partitions = dict((await client.topic(topic)).partition_names())
-    floors = dict(zip(partitions, known["floors"], strict=False))  # a new partition has none
-    stands = [(floor, end) for floor, end in zip(known["floors"], known["ends"], strict=True) if floor is not None]
-    scattered = sum(end - floor for floor, end in stands) > known["backlog"]  # some above a floor are acknowledged
+    floors = dict(zip(partitions, known.floors, strict=False))  # a new partition has none
+    stands = [
+        end - floor
+        for floor, end in zip(known.floors, known.ends, strict=True)
+        if floor is not None and end is not None
+    ]
+    scattered = sum(stands) > known.backlog  # some above a floor are acknowledged
     found = []
     for letter in letters:
         floor = floors.get(letter.partition)
@@ -146,12 +160,41 @@ class Filter:
         return letter.attributes.get(self._NAMES.get(name, name)) == text
 
 
+class RedriveTotals(Redriven):
+    """The totals of all answers."""
+
+    topic: str
+    dry_run: bool
+
+    def add(self, answer: Redriven) -> None:
+        self.redriven += answer.redriven
+        self.left += answer.left
+        self.refused += answer.refused
+        self.refusals = [*self.refusals, *answer.refusals][:REFUSALS_NAMED_MAX]
+        for name, count in answer.targets.items():
+            self.targets[name] = self.targets.get(name, 0) + count
+
+    @property
+    def left_text(self) -> str:
+        text = f"; {many(self.left)} without an original topic stay; use --to" if self.left else ""
+        if self.refused:
+            named = "; ".join(f"offset {each.offset} to {each.topic}: {each.error}" for each in self.refusals)
+            rest = self.refused - len(self.refusals)
+            more = f"; and {rest:,} more" if rest else ""
+            text += f"; {many(self.refused, 'dead letter')} could not be published and stay ({named}{more})"
+        return text
+
+
+def _no_letters(topic: str, confirmation: Confirmation) -> RedriveTotals:
+    return RedriveTotals(0, {}, 0, 0, [], None, topic, confirmation.dry_run)
+
+
 @dlq.command("redrive", epilog="Example: danube dlq redrive orders-dead --filter subscription=billing --dry-run")
 @click.argument("topic", type=values.topic)
 @click.option("--limit", type=values.Integer(min=1), help="Maximum number of dead letters.")
 @click.option("--to", "target", type=values.topic, help="Publish to this topic instead of the original ones.")
 @filter_option
-@output_option
+@prints(RedriveTotals)
 @destructive
 @connected
 async def redrive(
@@ -170,83 +213,47 @@ async def redrive(
     is interrupted, repeat it: nothing is published twice, even if other letters arrived meanwhile. Letters without
     an original topic stay unless you pass --to. Letters that their topic refuses stay too, and are listed.
     """
-    asked: dict[str, Any] = {"filter": Filter(filters).wanted, **({} if target is None else {"to": target})}
+    wanted = Redrive(topic, to=target, filter=Filter(filters).wanted, dry_run=confirmation.dry_run)
     if confirmation.dry_run:
-        found = RedriveTotals()
-        async for part in _redrive(client, topic, limit, {**asked, "dry_run": True}):
+        found = _no_letters(topic, confirmation)
+        async for part in _redrive(client, wanted, limit):
             found.add(part)
         ways = ", ".join(f"{count:,} to {name}" for name, count in found.targets.items())
-        action = f"publish {many(found.count, 'dead letter')} of {topic} again" + (f": {ways}" if ways else "")
-        about = {"letters": found.count, "targets": found.targets, **found.left_over}
-        confirmation.ask(output, action + found.left_text, topic=topic, **about)
+        action = f"publish {many(found.redriven, 'dead letter')} of {topic} again" + (f": {ways}" if ways else "")
+        confirmation.ask(output, action + found.left_text, found)
         return
     most = await _backlog(client, topic)
     most = most if limit is None else min(limit, most)
-    if not confirmation.ask(output, f"publish up to {many(most, 'dead letter')} of {topic} again", topic=topic):
+    done = _no_letters(topic, confirmation)
+    if not confirmation.ask(output, f"publish up to {many(most, 'dead letter')} of {topic} again", done):
         return
-    done = RedriveTotals()
     with progress(f"redriving {topic}", most) as advance:
-        async for part in _redrive(client, topic, limit, asked):
+        async for part in _redrive(client, wanted, limit):
             done.add(part)
-            advance(part["redriven"])
-    sentence = f"published {many(done.count, 'dead letter')} of {topic} again{done.left_text}"
-    output.done(sentence, topic=topic, redriven=done.count, **done.left_over)
-
-
-@dataclass
-class RedriveTotals:
-    """The totals of all answers."""
-
-    count: int = 0
-    targets: dict[str, int] = field(default_factory=dict)
-    left: int = 0
-    refused: int = 0
-    refusals: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, answer: dict[str, Any]) -> None:
-        self.count += answer["redriven"]
-        self.left += answer["left"]
-        self.refused += answer["refused"]
-        self.refusals = [*self.refusals, *answer["refusals"]][:REFUSALS_NAMED_MAX]
-        for name, count in answer["targets"].items():
-            self.targets[name] = self.targets.get(name, 0) + count
-
-    @property
-    def left_over(self) -> dict[str, Any]:
-        return {"left": self.left, "refused": self.refused, "refusals": self.refusals}
-
-    @property
-    def left_text(self) -> str:
-        text = f"; {many(self.left)} without an original topic stay; use --to" if self.left else ""
-        if self.refused:
-            named = "; ".join(f"offset {each['offset']} to {each['topic']}: {each['error']}" for each in self.refusals)
-            rest = self.refused - len(self.refusals)
-            more = f"; and {rest:,} more" if rest else ""
-            text += f"; {many(self.refused, 'dead letter')} could not be published and stay ({named}{more})"
-        return text
+            advance(part.redriven)
+    sentence = f"published {many(done.redriven, 'dead letter')} of {topic} again{done.left_text}"
+    output.done(sentence, done)
 
 
 async def _backlog(client: Client, topic: str) -> int:
     """How many letters have not been redriven yet."""
     try:
-        return int((await client.admin.describe_subscription(topic, SUBSCRIPTION))["backlog"])
+        return (await client.admin.describe_subscription(topic, SUBSCRIPTION)).backlog
     except SubscriptionNotFound:
         return count_messages(await stored_ranges(client, topic, "earliest", None))
 
 
-async def _redrive(
-    client: Client, topic: str, limit: int | None, asked: dict[str, Any]
-) -> AsyncIterator[dict[str, Any]]:
+async def _redrive(client: Client, wanted: Redrive, limit: int | None) -> AsyncIterator[Redriven]:
     """Yields the broker's answers, one slice of letters after the other.
 
     Stops at the current end: a letter that is published again may fail at once and come back as a new letter.
     """
     left = OFFSET_MAX if limit is None else limit
-    for first, end in await stored_ranges(client, topic, "earliest", None):
+    for first, end in await stored_ranges(client, wanted.topic, "earliest", None):
         start = first.offset
         while start < end and left:
-            fields = {"topic": first.name, "limit": min(CHUNK, left), "start": start, "end": end, **asked}
-            answer = await client.ask("dlq.redrive", fields)
+            part = replace(wanted, topic=first.name, limit=min(CHUNK, left), start=start, end=end)
+            answer = await client.ask(part)
             yield answer
-            left -= answer["redriven"]
-            start = end if answer["next"] is None else answer["next"]
+            left -= answer.redriven
+            start = end if answer.next is None else answer.next

@@ -15,20 +15,20 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import click
 
 from pydanube import __version__
 from pydanube.base.errors import DanubeError, VerbUnknown
-from pydanube.base.limits import BLOCKED_LISTED_MAX, NODE_LEDGERS_MAX, NODE_LEDGERS_WARN, SECOND
+from pydanube.base.limits import BLOCKED_LISTED_MAX, NODE_LEDGERS_WARN, SECOND
 from pydanube.base.units import shown_bytes
-from pydanube.cli.shell.output import Output, output_option
+from pydanube.cli.shell.output import Output, prints
 from pydanube.cli.shell.running import client_of, run
 from pydanube.cli.shell.settings import broker_of, broker_options
 from pydanube.cli.shell.values import many, shown_time
 from pydanube.client import Client
 from pydanube.client.transport import parse_addresses
+from pydanube.operations.operation import Answer
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 FREE_BYTES_WARN = 10 << 30
@@ -42,7 +42,7 @@ SYNCS = 9
 DAY_SECONDS = 24 * 3600
 
 
-class Finding(NamedTuple):
+class Finding(Answer):
     check: str
     result: str
     found: str
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
 @click.command(epilog="Example: danube doctor --data-dir ./data")
 @click.option("--data-dir", type=Path, help="Data directory of the broker. [env: DANUBE_DATA_DIR]")
 @click.option("--spark", is_flag=True, help="Check the requirements of Spark even if PySpark is not installed.")
-@output_option
+@prints(list[Finding])
 @broker_options
 @click.pass_context
 def doctor(ctx: click.Context, output: Output, data_dir: Path | None, spark: bool) -> int:
@@ -63,7 +63,7 @@ def doctor(ctx: click.Context, output: Output, data_dir: Path | None, spark: boo
     if data_dir is None and "DANUBE_DATA_DIR" in os.environ:
         data_dir = Path(os.environ["DANUBE_DATA_DIR"])
     findings = [*_versions(), _files(), _clock(data_dir), *_disk(data_dir), *_spark(spark), *run(_broker(ctx))]
-    output.rows([each._asdict() for each in findings], Finding._fields)
+    output.rows(findings, ("check", "result", "found", "advice"))
     return int(any(each.result == FAIL for each in findings))
 
 
@@ -195,8 +195,8 @@ async def _subscriptions(client: Client) -> list[Finding]:
         Finding(
             "subscription",
             WARN,
-            f"{each['subscription']} of {each['topic']} is blocked at offset {each['offset']}",
-            f"See `danube subscription explain {each['topic']} {each['subscription']} --offset {each['offset']}`.",
+            f"{each.subscription} of {each.topic} is blocked at offset {each.offset}",
+            f"See `danube subscription explain {each.topic} {each.subscription} --offset {each.offset}`.",
         )
         for each in blocked
     ]
@@ -212,9 +212,9 @@ async def _abandoned(client: Client) -> list[Finding]:
         Finding(
             "subscription",
             WARN,
-            f"{each['subscription']} of {each['topic']} has not been read for "
-            f"{each['backlog_seconds'] / DAY_SECONDS:.0f} days and keeps all messages since",
-            f"Start its pipeline or consumers, or `danube subscription delete {each['topic']} {each['subscription']}`.",
+            f"{each.subscription} of {each.topic} has not been read for "
+            f"{each.backlog_seconds / DAY_SECONDS:.0f} days and keeps all messages since",
+            f"Start its pipeline or consumers, or `danube subscription delete {each.topic} {each.subscription}`.",
         )
         for each in found
     ]
@@ -223,22 +223,21 @@ async def _abandoned(client: Client) -> list[Finding]:
 async def _ledgers(client: Client) -> list[Finding]:
     """Whether the broker is running out of ledgers: every topic has some, and their number is limited."""
     found = await client.admin.status()
-    there, most = found.get("ledgers", 0), found.get("ledgers_max", NODE_LEDGERS_MAX)  # an older broker does not say
-    if there < NODE_LEDGERS_WARN:
+    if found.ledgers < NODE_LEDGERS_WARN:
         return []
     advice = "Delete unused topics, shorten retention, or look for abandoned subscriptions."
-    shown = f"{there:,} of {most:,}; at the limit, publishing is refused"
-    return [Finding("ledgers", FAIL if there >= most else WARN, shown, advice)]
+    shown = f"{found.ledgers:,} of {found.ledgers_max:,}; at the limit, publishing is refused"
+    return [Finding("ledgers", FAIL if found.ledgers >= found.ledgers_max else WARN, shown, advice)]
 
 
 async def _sinks(client: Client) -> list[Finding]:
     """Exactly-once writers whose batch cannot be written: their topics accept nothing else."""
     try:
-        found = (await client.ask("sink.list", {}))["sinks"]
+        found = await client.admin.sinks()
     except VerbUnknown:  # an older broker
         return []
     advice = "Fix the cause, or give up the batch with `danube sink forget --abandon`."
-    return [Finding("sink", FAIL, each["error"], advice) for each in found if each["error"] is not None]
+    return [Finding("sink", FAIL, each.error, advice) for each in found if each.error is not None]
 
 
 async def _objects(client: Client) -> list[Finding]:
@@ -248,16 +247,16 @@ async def _objects(client: Client) -> list[Finding]:
         found = await client.admin.storage_status()
     except VerbUnknown:  # an older broker
         return []
-    took, location = time.perf_counter() - began, found["objects"]
+    took, location = time.perf_counter() - began, found.objects
     if location is None:
         return []
-    if found["trouble"] is not None:
+    if found.trouble is not None:
         advice = (
             "Check storage.objects.url, the network and the credentials. Until it works, messages stay on the disk."
         )
-        return [Finding("object storage", FAIL, f"{location}: {found['trouble']}", advice)]
-    if found["troubles"] or found["troubled_topics"]:
-        what = "; ".join([*found["troubles"], f"{many(found['troubled_topics'], 'topic')} with problems"])
+        return [Finding("object storage", FAIL, f"{location}: {found.trouble}", advice)]
+    if found.troubles or found.troubled_topics:
+        what = "; ".join([*found.troubles, f"{many(found.troubled_topics, 'topic')} with problems"])
         return [Finding("object storage", WARN, f"{location}: {what}", "See `danube storage usage --all`.")]
     return [Finding("object storage", OK, f"{location} answers in {took * 1000:.1f} ms and is this broker's")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import os
@@ -16,13 +17,13 @@ import click
 
 from pydanube.adapters.replacing import replacing
 from pydanube.cli.messages.stored import count_messages, find_topic, stored_batches, stored_ranges
-from pydanube.cli.messages.text import json_line, message_fields, to_json
+from pydanube.cli.messages.text import json_line, to_json
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import Failure
-from pydanube.cli.shell.output import Output, output_option, progress, require_package, throughput
+from pydanube.cli.shell.output import Output, Throughput, prints, progress, require_package, throughput
 from pydanube.cli.shell.running import connected
-from pydanube.cli.shell.values import POSITION_HELP, many
-from pydanube.client import Client, MessageBatch
+from pydanube.cli.shell.values import POSITION_HELP, many, shown_time
+from pydanube.client import Client, Message, MessageBatch
 
 FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 ROW_GROUP_ROWS = 100_000
@@ -65,6 +66,13 @@ format_option = click.option(
 )
 
 
+class FileTransfer(Throughput):
+    """What was moved between a topic and a file."""
+
+    topic: str
+    file: str
+
+
 @click.command(epilog="Example: danube export orders orders.parquet --from 2026-01-31")
 @click.argument("topic", type=values.topic)
 @click.argument("file")
@@ -75,7 +83,7 @@ format_option = click.option(
 )
 @click.option("--partition", type=values.Integer(min=0), help="Only this partition.")
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
-@output_option
+@prints(FileTransfer)
 @connected
 async def export(
     client: Client,
@@ -91,8 +99,8 @@ async def export(
     """Write a topic to a file: Parquet, JSON lines or CSV.
 
     Exports the messages stored now. FILE is written under a temporary name and renamed when it is complete; pipes and
-    devices are written directly, symbolic links are refused, and `-` is stdout. In JSON lines and CSV, binary data is
-    Base64, marked by payload_encoding and key_encoding.
+    devices are written directly, symbolic links are refused, and `-` is stdout. JSON lines have the fields of REST. In
+    CSV, binary data is Base64, marked by payload_encoding and key_encoding.
     """
     kind = format_of(file, given)
     _check_target(file, force=force)
@@ -110,8 +118,8 @@ async def export(
             written += len(batch)
             advance(len(batch))
         sink.close()
-    fields = {"topic": topic, "file": file, **throughput(written, perf_counter() - began)}
-    output.summary(f"{many(written)} of {topic} exported", beside=file == "-", **fields)
+    done = FileTransfer(topic=topic, file=file, **throughput(written, perf_counter() - began))
+    output.summary(f"{many(written)} of {topic} exported", done, beside=file == "-")
 
 
 def _check_target(file: str, *, force: bool) -> None:
@@ -161,15 +169,8 @@ class Csv:
         self._rows.writerow(CSV_COLUMNS)
 
     def write(self, batch: MessageBatch) -> None:
-        self._rows.writerows(map(self._row, map(message_fields, batch)))
+        self._rows.writerows(map(_csv_row, batch))
         self._flush()
-
-    def _row(self, found: dict[str, Any]) -> list[Any]:
-        for name in ("key", "payload"):
-            if found[name] is not None:
-                found.setdefault(f"{name}_encoding", "text")
-        found["attributes"] = to_json(found["attributes"])
-        return [found.get(name) for name in CSV_COLUMNS]
 
     def _flush(self) -> None:
         self._target.write(self._text.getvalue().encode("utf-8", "surrogatepass"))
@@ -178,6 +179,29 @@ class Csv:
 
     def close(self) -> None:
         self._flush()
+
+
+def _csv_row(message: Message) -> list[Any]:
+    times = (message.publish_time, message.append_time, message.event_time, message.delivery_time)
+    return [
+        message.partition,
+        message.offset,
+        *map(shown_time, times),
+        *_text_and_encoding(message.key_bytes),
+        *_text_and_encoding(message.payload),
+        to_json(dict(message.attributes)),
+        message.producer,
+        message.sequence,
+    ]
+
+
+def _text_and_encoding(data: bytes | None) -> tuple[str | None, str | None]:
+    if data is None:
+        return None, None
+    try:
+        return data.decode(), "text"
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), "base64"
 
 
 class Parquet:

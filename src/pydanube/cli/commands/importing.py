@@ -12,12 +12,12 @@ import click
 
 from pydanube.base.errors import DanubeError, MessageTooLarge
 from pydanube.base.limits import BATCH_BYTES_MAX, KIB
-from pydanube.cli.commands.export import format_of, format_option
+from pydanube.cli.commands.export import FileTransfer, format_of, format_option
 from pydanube.cli.messages.sources import in_thread, open_source
 from pydanube.cli.messages.text import Draft, draft_of, draft_of_line
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import Failure
-from pydanube.cli.shell.output import Output, output_option, progress, require_package, throughput
+from pydanube.cli.shell.output import Output, prints, progress, require_package, throughput
 from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import many
 from pydanube.client import Client
@@ -25,6 +25,7 @@ from pydanube.client import Client
 READ_ROWS = 1000
 LINE_BYTES_MAX = 6 * BATCH_BYTES_MAX + 64 * KIB  # a control character takes six bytes in JSON
 TIMES = ("event_time", "delivery_time")
+READ = ("key", "payload", "value", "attributes", *TIMES)  # columns, besides the encodings
 
 
 @click.command("import", epilog="Example: danube import orders orders.parquet")
@@ -32,14 +33,16 @@ TIMES = ("event_time", "delivery_time")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @format_option
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
-@output_option
+@prints(FileTransfer)
 @connected
 async def import_(client: Client, output: Output, topic: str, file: str, given: str | None, compression: str) -> None:
     """Publish the rows of a file: Parquet, JSON lines or CSV.
 
     The columns payload (or value), key, attributes, event_time and delivery_time of each row are published; other
-    columns are ignored. Every row must have a payload; null publishes a message without one. `-` is stdin, for JSON
-    lines and CSV.
+    columns are ignored. Every row must have a payload; null publishes a message without one. A payload or key is
+    decoded if payload_encoding, value_encoding or key_encoding is base64; any other name that ends in _encoding is
+    refused. JSON lines may also have the fields of REST: value_base64 and key_base64. `-` is stdin, for JSON lines and
+    CSV.
     """
     kind = format_of(file, given)
     if kind == "parquet":
@@ -67,8 +70,8 @@ async def import_(client: Client, output: Output, topic: str, file: str, given: 
                         sent += 1
                     advance(len(drafts))
     finally:
-        fields = {"topic": topic, "file": file, **throughput(sent - lost, perf_counter() - began)}
-        output.summary(f"{many(sent - lost)} imported to {topic}", **fields)
+        done = FileTransfer(topic=topic, file=file, **throughput(sent - lost, perf_counter() - began))
+        output.summary(f"{many(sent - lost)} imported to {topic}", done)
 
 
 async def _first(pieces: AsyncIterator[list[Draft]]) -> list[Draft]:
@@ -138,8 +141,11 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _of_csv(row: dict[str | Any, Any]) -> dict[str, Any]:
-    """An empty key without an encoding is absent. An empty payload is absent if its encoding is empty."""
-    found = {name: text for name, text in row.items() if name is not None and text is not None}
+    """The row as fields of a message.
+
+    An empty key without an encoding is absent. An empty payload is absent if its encoding is empty.
+    """
+    found: dict[str, Any] = {name: text for name, text in row.items() if name is not None and text is not None}
     if found.get("key") == "" and not found.get("key_encoding"):
         del found["key"]
     for name in ("payload", "value"):
@@ -164,9 +170,9 @@ def _parquet(file: str) -> Iterator[Draft]:
     except pa.ArrowInvalid as error:
         raise click.UsageError(str(error)) from None
     with source:
-        names = ("key", "payload", "value", "attributes", *TIMES)
-        _check_names(source.schema_arrow.names)
-        known = [name for name in names if name in source.schema_arrow.names]
+        columns = source.schema_arrow.names
+        _check_names(columns)
+        known = [name for name in columns if name in READ or name.endswith("_encoding")]
         for batch in source.iter_batches(READ_ROWS, columns=known):
             yield from map(_of_arrow, _columns(batch))
 

@@ -17,16 +17,17 @@ from pydanube.cli.commands.pipeline_lakehouse import lakehouse
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import Failure, printable
 from pydanube.cli.shell.groups import CommandGroup
-from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option
+from pydanube.cli.shell.output import Confirmation, Output, destructive, prints
 from pydanube.cli.shell.running import cancelled_when_output_closes, connected
 from pydanube.cli.shell.values import shown_time
 from pydanube.client import Client
+from pydanube.operations.operation import Answer
+from pydanube.operations.pipelines import LogLine, Pipeline
 
 POLL_SECONDS = 0.5
 WAIT_SECONDS = 60
 ENDED = ("stopped", "failed", "lost")
 _LISTED = ("pipeline", "state", "rows", "rows_per_second", "lag_rows", "lag_seconds", "restarts", "host", "cause")
-Reply = dict[str, Any]
 
 
 @click.group(cls=CommandGroup, epilog="Example: danube pipeline run orders.yaml")
@@ -43,7 +44,7 @@ for _command in (run, validate, explain):
 
 
 @pipeline.command("list", epilog="Example: danube pipeline list")
-@output_option
+@prints(list[Pipeline])
 @connected
 async def list_pipelines(client: Client, output: Output) -> None:
     """List the pipelines that report to the broker, and those that ended within the last day.
@@ -51,47 +52,42 @@ async def list_pipelines(client: Client, output: Output) -> None:
     A pipeline that has not reported for 15 seconds is `lost`: its machine is down or cannot reach the broker.
     """
     found = await client.admin.pipelines()
-    if output.for_people:
-        output.rows([_row(each) for each in found], _LISTED)
-    else:
-        output.rows([_whole(each) for each in found], _LISTED)
+    output.rows(found, _LISTED, [{**each.progress, "host": each.info.get("host"), **each} for each in found])
 
 
-def _row(found: Reply) -> Reply:
-    return {**found["progress"], "host": found["info"].get("host"), **found}
-
-
-def _whole(found: Reply) -> Reply:
-    """The reply with times as text."""
-    info, progress = dict(found["info"]), dict(found["progress"])
-    info["started"] = shown_time(info.get("started"))
-    progress["watermark"] = shown_time(progress.get("watermark"))
-    return {**found, "reported": shown_time(found["reported"]), "info": info, "progress": progress}
+def _for_people(found: Pipeline) -> dict[str, Any]:
+    """The answer with times as text, and a size with its unit."""
+    info = {**found.info, "started": shown_time(found.info.get("started"))}
+    progress: dict[str, Any] = {**found.progress, "watermark": shown_time(found.progress.get("watermark"))}
+    if (size := progress.get("state_bytes")) is not None:
+        progress["state_bytes"] = shown_bytes(size)
+    return {**found, "reported": shown_time(found.reported), "info": info, "progress": progress}
 
 
 @pipeline.command("status", epilog="Example: danube pipeline status orders-by-minute")
 @click.argument("name")
-@output_option
+@prints(Pipeline)
 @connected
 async def status(client: Client, output: Output, name: str) -> int:
     """Show where a pipeline runs, how fast, how far behind it is, and why it failed. Exits with 1 if it failed."""
-    found = _whole(await client.admin.pipeline(name))
-    if output.for_people and found["progress"].get("state_bytes") is not None:
-        found["progress"]["state_bytes"] = shown_bytes(found["progress"]["state_bytes"])
-    output.record(found)
-    return ExitCode.FAILED if found["state"] in ("failed", "lost") else ExitCode.SUCCESS
+    found = await client.admin.pipeline(name)
+    output.record(found, _for_people(found))
+    return ExitCode.FAILED if found.state in ("failed", "lost") else ExitCode.SUCCESS
 
 
 @pipeline.command("logs", epilog="Example: danube pipeline logs orders-by-minute --follow")
 @click.argument("name")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the pipeline ends.")
-@output_option
+@prints(list[LogLine])
 @connected
 async def logs(client: Client, output: Output, name: str, follow: bool) -> None:
-    """Show the last log lines of a pipeline, with the time at which the broker received them."""
+    """Show the last log lines of a pipeline, with the time at which the broker received them.
+
+    With --follow and JSON or YAML, the new lines come as one line or document each time.
+    """
     found = await client.admin.pipeline_logs(name)
-    after = _print_lines(output, found["lines"], 0, paged=follow)
-    if follow and found["state"] not in ENDED:
+    after = _print_lines(output, found.lines, 0, paged=follow)
+    if follow and found.state not in ENDED:
         with cancelled_when_output_closes(), suppress(asyncio.CancelledError):  # Ctrl-C also ends it
             await _follow(client, output, name, after)
 
@@ -106,17 +102,18 @@ async def _follow(client: Client, output: Output, name: str, after: int) -> None
             if not error.retriable:
                 raise
             continue
-        after, state = _print_lines(output, found["lines"], after, paged=True), found["state"]
+        after, state = _print_lines(output, found.lines, after, paged=True), found.state
 
 
-def _print_lines(output: Output, lines: list[Reply], after: int, *, paged: bool) -> int:
+def _print_lines(output: Output, lines: list[LogLine], after: int, *, paged: bool) -> int:
     if output.for_people:
         for each in lines:
-            click.echo(f"{shown_time(each['time'])} {printable(each['text'])}")
-    elif lines or not paged:
-        rows = [{**each, "time": shown_time(each["time"])} for each in lines]
-        output.rows(rows, ("time", "text"))
-    return int(lines[-1]["sequence"]) if lines else after
+            click.echo(f"{shown_time(each.time)} {printable(each.text)}")
+    elif not paged:
+        output.rows(lines, ("time", "text"))
+    elif lines:
+        output.piece(lines)
+    return lines[-1].sequence if lines else after
 
 
 @pipeline.command("stop", epilog="Example: danube pipeline stop orders-by-minute --wait")
@@ -129,26 +126,26 @@ def _print_lines(output: Output, lines: list[Reply], after: int, *, paged: bool)
     show_default=True,
     help="Maximum time to wait with --wait.",
 )
-@output_option
+@prints(Pipeline)
 @connected
 async def stop(client: Client, output: Output, name: str, wait: bool, timeout: int) -> None:  # noqa: ASYNC109 - given
     """Stop a pipeline, wherever it runs, after its current batch. The next run continues from there."""
     found = await client.admin.order_pipeline(name, "stop")
     if wait:
         found = await _until_ended(client, name, timeout / SECOND)
-    if found["state"] == "lost":
+    if found.state == "lost":
         raise Failure(
             f"{name} has not reported for a while; it will be told to stop when it does",
             "Check that its machine is running; `danube pipeline status` names it.",
         )
-    ended = found["state"] in ENDED
-    output.done(f"{name} has {found['state']}" if ended else f"told {name} to stop", name=name, state=found["state"])
+    ended = found.state in ENDED
+    output.done(f"{name} has {found.state}" if ended else f"told {name} to stop", found)
 
 
-async def _until_ended(client: Client, name: str, seconds: float) -> Reply:
+async def _until_ended(client: Client, name: str, seconds: float) -> Pipeline:
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    while (found := await client.admin.pipeline(name))["state"] not in ENDED:
+    while (found := await client.admin.pipeline(name)).state not in ENDED:
         if loop.time() > until:
             raise Failure(f"{name} did not stop within {seconds:g} seconds", "It stops when its current batch ends.")
         await asyncio.sleep(POLL_SECONDS)
@@ -157,7 +154,7 @@ async def _until_ended(client: Client, name: str, seconds: float) -> Reply:
 
 @pipeline.command("restart", epilog="Example: danube pipeline restart orders-by-minute")
 @click.argument("name")
-@output_option
+@prints(Pipeline)
 @connected
 async def restart(client: Client, output: Output, name: str) -> None:
     """Make a pipeline read its file again after its current batch, and continue with it.
@@ -166,7 +163,13 @@ async def restart(client: Client, output: Output, name: str) -> None:
     """
     found = await client.admin.order_pipeline(name, "restart")
     text = f"told {name} to restart; see `danube pipeline logs {name}` for whether it accepted its file"
-    output.done(text, name=name, state=found["state"])
+    output.done(text, found)
+
+
+class ForgottenPipeline(Answer):
+    pipeline: str
+    records: bool  # also what the broker stored for it
+    dry_run: bool
 
 
 @pipeline.command("forget", epilog="Example: danube pipeline forget orders-by-minute --dry-run")
@@ -174,7 +177,7 @@ async def restart(client: Client, output: Output, name: str) -> None:
 @click.option(
     "--records", is_flag=True, help="Also delete what the broker stores for it; only if it will never run again."
 )
-@output_option
+@prints(ForgottenPipeline)
 @destructive
 @connected
 async def forget(client: Client, output: Output, confirmation: Confirmation, name: str, records: bool) -> None:
@@ -184,9 +187,10 @@ async def forget(client: Client, output: Output, confirmation: Confirmation, nam
     redriven. In that case, delete the checkpoint, or do not use the name for another pipeline.
     """
     action = f"forget {name}{' and what the broker stores for it' if records else ''}"
-    if confirmation.ask(output, action, name=name, records=records):
+    forgotten = ForgottenPipeline(name, records, confirmation.dry_run)
+    if confirmation.ask(output, action, forgotten):
         await client.admin.forget_pipeline(name, records=records)
-        output.done(f"forgot {name}", name=name, records=records)
+        output.done(f"forgot {name}", forgotten)
 
 
 pipeline.add_command(reset)

@@ -14,15 +14,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import UNSET, UnsetType
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.names import check_pipeline
 from pydanube.cli.shell import values
 from pydanube.cli.shell.failures import Failure, printable
-from pydanube.cli.shell.output import Confirmation, Output, destructive, output_option
+from pydanube.cli.shell.output import Confirmation, Output, destructive, prints
 from pydanube.cli.shell.running import client_of
 from pydanube.cli.shell.running import run as run_coroutine
 from pydanube.cli.shell.settings import broker_of, broker_options, ca_file_option
+from pydanube.operations.operation import Answer
 
 if TYPE_CHECKING:
     from pydanube.pipeline.spec.flow import Flow
@@ -48,6 +50,18 @@ def check_spark(flow: Flow, *, remote: bool) -> None:
         from pydanube.spark.launch import find_java
 
         find_java()
+
+
+class PipelineRun(Answer):
+    """How a run of a pipeline ended, and what it did."""
+
+    pipeline: str
+    outcome: str
+    rows: int
+    batches: int
+    late_rows: int | None
+    restarts: int
+    seconds: float
 
 
 def run_flow(
@@ -91,14 +105,8 @@ def run_flow(
     late = f", {found.late_rows:,} of them late" if found.late_rows else ""
     output.summary(
         f"{flow.name} {outcome.how}: {found.rows:,} rows in {found.batches:,} batches, {seconds:,.1f} s{late}",
+        PipelineRun(flow.name, outcome.how, found.rows, found.batches, found.late_rows, found.restarts, seconds),
         beside=not flow.targets,
-        pipeline=flow.name,
-        outcome=outcome.how,
-        rows=found.rows,
-        batches=found.batches,
-        late_rows=found.late_rows,
-        restarts=found.restarts,
-        seconds=seconds,
     )
 
 
@@ -118,7 +126,7 @@ def load(ctx: click.Context, file: str, checkpoint: str | None) -> Flow:
 @click.option("--once", is_flag=True, help="Exit when everything available now is processed.")
 @click.option("--checkpoint", metavar="LOCATION", help="Overrides the one in the file.")
 @click.option("--verbose", is_flag=True, help="Show Spark's log, and its full trace after a failure.")
-@output_option
+@prints(PipelineRun)
 @broker_options
 @click.pass_context
 def run(
@@ -142,11 +150,19 @@ def run(
     run_flow(ctx, output, flow, file=os.path.abspath(file), reload=lambda: load(ctx, file, checkpoint), **options)
 
 
+class ValidPipeline(Answer):
+    pipeline: str
+    file: str
+    checked: list[str]
+    not_checked: list[str]
+    warnings: list[str]
+
+
 @click.command(epilog="Example: danube pipeline validate orders.yaml --master spark://cluster:7077")
 @click.argument("file", type=FILE)
 @master_option
 @remote_option
-@output_option
+@prints(ValidPipeline)
 @broker_options
 @click.pass_context
 def validate(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
@@ -178,7 +194,7 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
     checked.append(f"checkpoint: {flow.checkpoint}, {state}")
     try:
         looked = check(flow, broker.url, begun=begun, start=record.start if record else None, running=False)
-        checked, notes = [*checked, *looked.checked], [*notes, *looked.notes]
+        checked, notes = [*checked, *looked.checked], [*notes, *looked.warnings]
     except DanubeError as error:
         if not error.retriable:
             raise
@@ -187,9 +203,7 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
         if not needs_broker(flow):
             skipped.append("the broker, which is needed only for reports")
     if not output.for_people:
-        output.record(
-            {"pipeline": flow.name, "file": file, "checked": checked, "not_checked": skipped, "warnings": notes}
-        )
+        output.record(ValidPipeline(flow.name, file, checked, skipped, notes))
         return
     click.echo(f"{printable(flow.name)} is valid")
     for heading, lines in (("checked", checked), ("warning", notes), ("not checked", skipped)):
@@ -197,11 +211,17 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
             click.echo(f"  {heading}: {printable(line)}")
 
 
+class ExplainedPipeline(Answer):
+    pipeline: str
+    file: str
+    explained: str
+
+
 @click.command(epilog="Example: danube pipeline explain orders.yaml")
 @click.argument("file", type=FILE)
 @master_option
 @remote_option
-@output_option
+@prints(ExplainedPipeline)
 @broker_options
 @click.pass_context
 def explain(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
@@ -225,7 +245,18 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
     if output.for_people:
         click.echo(text, nl=False)
     else:
-        output.record({"pipeline": flow.name, "file": file, "explained": text})
+        output.record(ExplainedPipeline(flow.name, file, text))
+
+
+class PipelineReset(Answer):
+    pipeline: str
+    to: str
+    again: int | None  # rows that are read again; None if that is not known
+    skipped: int | None
+    gone: int  # messages that the topic no longer holds
+    dry_run: bool
+    replaces: list[str] | UnsetType = UNSET  # this and what follows: once it is done
+    generation: int | UnsetType = UNSET
 
 
 @click.command(epilog="Example: danube pipeline reset orders.yaml --to earliest --dry-run")
@@ -244,7 +275,7 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
     help="The query whose checkpoint is lost, as in the sink_conflict error.",
 )
 @click.option("--checkpoint", metavar="LOCATION", help="Overrides the one in the file.")
-@output_option
+@prints(PipelineReset)
 @destructive
 @broker_options
 @click.pass_context
@@ -284,24 +315,32 @@ def reset(
             wanted = await plan_reset(client, flow, opened, broker.url, start if known is None else known.start)
             if known is not None:  # the checkpoint is lost or ignored
                 wanted = replace(wanted, again=0, skipped=0)
-            facts = {"pipeline": flow.name, "to": start, "again": wanted.again, "skipped": wanted.skipped}
-            facts |= {"gone": wanted.gone}
+            done = PipelineReset(
+                flow.name, start, wanted.again, wanted.skipped, wanted.gone, dry_run=confirmation.dry_run
+            )
             target = "the current end" if start == "latest" else "the position of its targets" if by_tables else start
-            result = "; ".join([written_again(flow, wanted), *(known.notes if known is not None else ())])
-            if confirmation.ask(output, f"restart {flow.name} at {target}: {result}", **facts):
+            result = "; ".join([written_again(flow, wanted), *(known.differences if known is not None else ())])
+            if confirmation.ask(output, f"restart {flow.name} at {target}: {result}", done):
                 lost = replaces if known is None else (*replaces, *known.queries)
                 replaced = await reset_pipeline(client, flow, opened, broker.url, wanted, lost)
-                output.done(
-                    f"{flow.name} will restart at {target} on its next run: {result}",
-                    **facts,
-                    replaces=list(replaced),
-                    generation=opened.record.generation,
-                )
+                done.replaces, done.generation = list(replaced), opened.record.generation
+                output.done(f"{flow.name} will restart at {target} on its next run: {result}", done)
 
     with open_checkpoint(
         flow.checkpoint, flow.name, store=broker_record_of(flow, broker.url, broker.ca_file)
     ) as opened:
         run_coroutine(work())
+
+
+class PipelineRedrive(Answer):
+    pipeline: str
+    letters: int
+    late: int  # this and the next: left where they are
+    others: int
+    unsure: int
+    dry_run: bool
+    refused: int | UnsetType = UNSET  # this and the next: once it is done
+    refusals: list[str] | UnsetType = UNSET
 
 
 @click.command(epilog="Example: danube pipeline redrive orders-by-minute --dry-run")
@@ -310,7 +349,7 @@ def reset(
 @click.option(
     "--again", is_flag=True, help="Include letters that may have been redriven already; some will be published twice."
 )
-@output_option
+@prints(PipelineRedrive)
 @destructive
 @broker_options
 @click.pass_context
@@ -337,20 +376,17 @@ def redrive(ctx: click.Context, output: Output, confirmation: Confirmation, file
             more += f"; {found.others:,} that did not come from a topic stay" if found.others else ""
             if found.unsure:
                 more += f"; about {found.unsure:,} that may not have been redriven yet stay; use --again"
-            facts = {"pipeline": flow.name, "late": found.late, "others": found.others, "unsure": found.unsure}
+            answer = PipelineRedrive(
+                flow.name, found.letters, found.late, found.others, found.unsure, confirmation.dry_run
+            )
             least = "at least " if found.more else ""
             action = f"publish {least}{found.letters:,} dead letters of {flow.name} again{more}"
-            if confirmation.ask(output, action, **facts, letters=found.letters):
+            if confirmation.ask(output, action, answer):
                 done = await redrive_letters(client, flow, broker.url, late=late, again=again)
                 if done.refused:
                     more += f"; {done.refused:,} that their topic refused stay ({'; '.join(done.refusals)})"
-                output.done(
-                    f"published {done.letters:,} dead letters of {flow.name} again{more}",
-                    **facts,
-                    letters=done.letters,
-                    refused=done.refused,
-                    refusals=list(done.refusals),
-                )
+                answer.letters, answer.refused, answer.refusals = done.letters, done.refused, list(done.refusals)
+                output.done(f"published {done.letters:,} dead letters of {flow.name} again{more}", answer)
 
     run_coroutine(work())
 
@@ -364,7 +400,7 @@ def _file_of(ctx: click.Context, name: str) -> str:
 
     async def work() -> Any:
         async with client_of(ctx) as client:
-            return (await client.admin.pipeline(name))["info"]
+            return (await client.admin.pipeline(name)).info
 
     info = run_coroutine(work())
     file, host = info.get("file"), info["host"]

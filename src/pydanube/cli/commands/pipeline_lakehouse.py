@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from pydanube.cli.commands.pipeline_files import master_option, remote_option, run_flow
-from pydanube.cli.shell.output import Output, output_option
+from pydanube.cli.commands.pipeline_files import PipelineRun, master_option, remote_option, run_flow
+from pydanube.cli.shell.output import Output, prints
 from pydanube.cli.shell.settings import broker_options
 
 FORMATS = ("raw", "json", "avro", "protobuf")
@@ -53,7 +53,7 @@ CATALOG = ("catalog", "type", "uri", "warehouse")
 @click.option("--once", is_flag=True, help="Exit when everything available now is in the table.")
 @click.option("--print", "shown", is_flag=True, help="Print the pipeline file without running it.")
 @click.option("--verbose", is_flag=True, help="Show Spark's log, and its full trace after a failure.")
-@output_option
+@prints(PipelineRun)
 @broker_options
 @click.pass_context
 def lakehouse(

@@ -18,7 +18,7 @@ from pydanube.base.units import shown_when
 from pydanube.cli.messages.sources import fill_template, lines_of, whole_files
 from pydanube.cli.messages.text import Draft, draft_of_line
 from pydanube.cli.shell import values
-from pydanube.cli.shell.output import Output, output_option, throughput
+from pydanube.cli.shell.output import Output, Throughput, prints, throughput
 from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import many, pairs
 from pydanube.client import Client
@@ -76,6 +76,10 @@ class Shape(NamedTuple):
         return None if self.key is None else fill_template(self.key, number)
 
 
+class Produced(Throughput):
+    topic: str
+
+
 @click.command(epilog="Example: danube produce orders --value 'order {n}' --count 100 --rate 10 --key 'k{n}'")
 @click.argument("topic", type=values.topic)
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
@@ -100,13 +104,13 @@ class Shape(NamedTuple):
 @click.option("--key", "-k", metavar="TEXT", help="Key of each message; {n}, {uuid} and {now} are filled in.")
 @click.option("--key-separator", "-K", metavar="TEXT", help="Split each line at this text into key and value.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Attribute of each message.")
-@click.option("--json", "as_json", is_flag=True, help='Read each line as {"key": …, "payload": …, "attributes": …}.')
+@click.option("--json", "as_json", is_flag=True, help='Read each line as {"key": …, "value": …, "attributes": …}.')
 @click.option(
     "--reliable/--no-reliable", default=None, help="Kind of the topic, if it has to be created.  [default: reliable]"
 )
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
 @click.option("--quiet", "-q", is_flag=True, help="Do not print how many messages were acknowledged.")
-@output_option
+@prints(Produced)
 @connected
 async def produce(
     client: Client,
@@ -157,9 +161,9 @@ async def produce(
         return await sender.run(source)
     finally:
         if not quiet:
-            fields = {"topic": topic, **throughput(sender.acknowledged, perf_counter() - began)}
+            done = Produced(topic=topic, **throughput(sender.acknowledged, perf_counter() - began))
             what = "acknowledged" if reliable else "sent (the topic is not reliable)"
-            output.summary(f"{many(sender.acknowledged)} {what}{_when(delivery)}", **fields)
+            output.summary(f"{many(sender.acknowledged)} {what}{_when(delivery)}", done)
 
 
 def _check_sources(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import click
+from msgspec.structs import asdict
 
 from pydanube import __version__
 from pydanube.base.errors import DanubeError
@@ -13,13 +13,26 @@ from pydanube.base.errors.root import ExitCode
 from pydanube.base.limits import SECOND
 from pydanube.base.units import rough_duration, shown_bytes
 from pydanube.cli.shell import values
-from pydanube.cli.shell.output import Output, output_option
+from pydanube.cli.shell.output import Output, prints
 from pydanube.cli.shell.running import client_of, connected, run
 from pydanube.cli.shell.settings import broker_of, broker_options
 from pydanube.cli.shell.values import many, shown_time
 from pydanube.client import Client
+from pydanube.operations.broker import Status
+from pydanube.operations.operation import Answer
 
 SHOWN_MAX = 10  # problems; `danube doctor` lists more
+
+
+class MeasuredStatus(Status):
+    """The state of the broker, with what two looks at it and other operations show."""
+
+    broker: str  # its URL
+    version: str
+    uptime_seconds: int
+    messages_in_per_second: float
+    messages_out_per_second: float
+    wrong: list[str]
 
 
 @click.command(epilog="Example: danube status")
@@ -31,7 +44,7 @@ SHOWN_MAX = 10  # problems; `danube doctor` lists more
     metavar="DURATION",
     help="Measure message rates over this time.",
 )
-@output_option
+@prints(MeasuredStatus)
 @connected
 async def status(client: Client, output: Output, over: int) -> int:
     """Show the state of the broker on one screen, with problems.
@@ -44,80 +57,80 @@ async def status(client: Client, output: Output, over: int) -> int:
     await asyncio.sleep(over / SECOND)
     found = await client.admin.status()
     wrong = await _wrong(client, found)
-    seconds = max(1e-6, (found["now"] - before["now"]) / SECOND)
-    rates = {way: round((found[f"messages_{way}"] - before[f"messages_{way}"]) / seconds, 1) for way in ("in", "out")}
+    seconds = max(1e-6, (found.now - before.now) / SECOND)
     broker = broker_of(click.get_current_context())
-    record: dict[str, Any] = {
-        "broker": broker.shown,
-        "version": welcome.broker,
-        "started": shown_time(found["started"]),
-        "uptime_seconds": (found["now"] - found["started"]) // SECOND,
-        **{name: found[name] for name in ("topics", "subscriptions", "connections", "producers", "consumers")},
-        "messages_in_per_second": rates["in"],
-        "messages_out_per_second": rates["out"],
-        **{name: found[name] for name in ("backlog", "stored_bytes", "disk_free_bytes", "disk_reserve_bytes")},
-        "wrong": wrong,
-    }
+    measured = MeasuredStatus(
+        **asdict(found),
+        broker=broker.shown,
+        version=welcome.broker,
+        uptime_seconds=(found.now - found.started) // SECOND,
+        messages_in_per_second=round((found.messages_in - before.messages_in) / seconds, 1),
+        messages_out_per_second=round((found.messages_out - before.messages_out) / seconds, 1),
+        wrong=wrong,
+    )
     if output.for_people:
-        output.rows(_for_people(record), ("field", "value"))
+        output.table(_for_people(measured), ("field", "value"))
     else:
-        output.record(record)
+        output.record(measured)
     return ExitCode.FAILED if wrong else ExitCode.SUCCESS
 
 
-def _for_people(record: dict[str, Any]) -> list[dict[str, str]]:
-    """The record as rows; each problem has its own row."""
-    free = record["disk_free_bytes"]
+def _for_people(found: MeasuredStatus) -> list[dict[str, str]]:
+    """The status as rows; each problem has its own row."""
+    free = found.disk_free_bytes
     shown = {
-        "broker": f"{record['version']} at {record['broker']}",
-        "up": f"{rough_duration(record['uptime_seconds'] * SECOND)}, since {str(record['started'])[:19]}Z",
-        "topics": f"{many(record['topics'], 'open topic')} with {many(record['subscriptions'], 'subscription')}",
-        "clients": f"{many(record['connections'], 'connection')}, {many(record['producers'], 'producer')}, "
-        f"{many(record['consumers'], 'consumer')}",
-        "rates": f"{record['messages_in_per_second']:,} messages/s in, {record['messages_out_per_second']:,} out",
-        "backlog": many(record["backlog"]),
-        "stored": shown_bytes(record["stored_bytes"]),
+        "broker": f"{found.version} at {found.broker}",
+        "up": f"{rough_duration(found.uptime_seconds * SECOND)}, since {str(shown_time(found.started))[:19]}Z",
+        "topics": f"{many(found.topics, 'open topic')} with {many(found.subscriptions, 'subscription')}",
+        "clients": f"{many(found.connections, 'connection')}, {many(found.producers, 'producer')}, "
+        f"{many(found.consumers, 'consumer')}",
+        "rates": f"{found.messages_in_per_second:,} messages/s in, {found.messages_out_per_second:,} out",
+        "backlog": many(found.backlog),
+        "stored": shown_bytes(found.stored_bytes),
         "disk": "not measured" if free is None else f"{shown_bytes(free)} free",
     }
-    health = [
-        ("health" if not number else "", each) for number, each in enumerate(record["wrong"] or ["nothing is wrong"])
-    ]
+    health = [("health" if not number else "", each) for number, each in enumerate(found.wrong or ["nothing is wrong"])]
     return [{"field": name, "value": each} for name, each in (*shown.items(), *health)]
 
 
-async def _wrong(client: Client, found: dict[str, Any]) -> list[str]:
+async def _wrong(client: Client, found: Status) -> list[str]:
     """The problems, as sentences that name the command with the details."""
     wrong: list[str] = []
-    if found["publishing_refused"]:
-        free, reserve = shown_bytes(found["disk_free_bytes"] or 0), shown_bytes(found["disk_reserve_bytes"] or 0)
+    if found.publishing_refused:
+        free, reserve = shown_bytes(found.disk_free_bytes or 0), shown_bytes(found.disk_reserve_bytes or 0)
         wrong.append(f"the disk is full: {free} free, {reserve} reserved; nothing can be published")
     for topic in (await client.admin.damaged_topics())[:SHOWN_MAX]:
         wrong.append(f"{topic} is damaged on disk; see `danube storage salvage {topic} --dry-run`")
     for each in (await client.admin.blocked_subscriptions())[:SHOWN_MAX]:
-        name = f"{each['topic']} {each['subscription']}"
         wrong.append(
-            f"subscription {each['subscription']} of {each['topic']} is blocked at offset {each['offset']}; "
-            f"see `danube subscription explain {name}`"
+            f"subscription {each.subscription} of {each.topic} is blocked at offset {each.offset}; "
+            f"see `danube subscription explain {each.topic} {each.subscription}`"
         )
     storage = await client.admin.storage_status()
-    if storage["objects"] is not None and (storage["trouble"] or storage["troubles"] or storage["troubled_topics"]):
-        wrong.append(f"object storage: {storage['trouble'] or 'some uploads fail'}; see `danube storage usage --all`")
+    if storage.objects is not None and (storage.trouble or storage.troubles or storage.troubled_topics):
+        wrong.append(f"object storage: {storage.trouble or 'some uploads fail'}; see `danube storage usage --all`")
     return wrong
 
 
+class Versions(Answer):
+    danube: str  # of the command
+    broker: str | None  # None if it does not answer
+    url: str
+
+
 @click.command(epilog="Example: danube version")
-@output_option
+@prints(Versions)
 @broker_options
 @click.pass_context
 def version(ctx: click.Context, output: Output) -> None:
     """Print the version of this command, and of the broker if one answers."""
-    record = {"danube": __version__, "broker": None, "url": broker_of(ctx).shown}
+    found = Versions(__version__, None, broker_of(ctx).shown)
     try:
-        record["broker"] = run(_broker_version(ctx))
+        found.broker = run(_broker_version(ctx))
     except DanubeError as error:
-        if output.for_people:
-            record["broker"] = f"does not answer: {error}"
-    output.record(record)
+        output.record(found, {**found, "broker": f"does not answer: {error}"})
+    else:
+        output.record(found)
 
 
 async def _broker_version(ctx: click.Context) -> str:

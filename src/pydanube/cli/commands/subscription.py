@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
 from click.core import ParameterSource
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
 from pydanube.base.errors import SubscriptionNotFound, TopicNotFound
 from pydanube.base.limits import SECOND
 from pydanube.base.units import shown_duration, shown_when
 from pydanube.cli.messages.stored import count_messages, find_topic, stored_ranges
 from pydanube.cli.shell import values
-from pydanube.cli.shell.failures import say
+from pydanube.cli.shell.failures import printable, say
 from pydanube.cli.shell.groups import CommandGroup
-from pydanube.cli.shell.output import Confirmation, Output, destructive, flatten, output_option
+from pydanube.cli.shell.output import Confirmation, Output, Row, destructive, flatten, prints
 from pydanube.cli.shell.polling import poll
-from pydanube.cli.shell.running import ask_dry_run, connected
+from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import POSITION_HELP, many, options_of, shown_time
 from pydanube.client import Client
+from pydanube.operations import subscriptions
+from pydanube.operations.fields import TYPES, Position, type_named
+from pydanube.operations.operation import Answer
+from pydanube.operations.subscriptions import Consumer, Explanations, Subscription, SubscriptionDescription
 
-TYPES = ("exclusive", "shared", "failover", "key_shared")
 COLUMNS = ("subscription", "type", "backlog", "backlog_seconds", "in_flight", "consumers", "floor", "end")
 option_option = click.option(
     "--option",
@@ -37,8 +43,7 @@ class SubscriptionType(click.Choice):  # type: ignore[type-arg]  # not generic i
     """A type of subscription, in any case and also as `key-shared`, as in Python and REST."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        plain = {each.replace("_", ""): each for each in TYPES}
-        return super().convert(plain.get(value.lower().replace("-", "").replace("_", ""), value), param, ctx)
+        return super().convert(type_named(value) or value, param, ctx)
 
 
 def of_a_topic(command: Any) -> Any:
@@ -51,6 +56,10 @@ def subscription() -> None:
     """Create, inspect, move and delete subscriptions."""
 
 
+class CreatedSubscription(SubscriptionDescription):
+    created: bool  # false if it already existed
+
+
 @subscription.command(
     "create", epilog="Example: danube subscription create orders billing --type shared --from earliest"
 )
@@ -60,7 +69,7 @@ def subscription() -> None:
 @click.option("--from", "start", type=values.position, default="latest", show_default=True, help=POSITION_HELP)
 @option_option
 @click.option("--dead-letter-topic", type=values.topic, help="Topic for messages whose retries are exhausted.")
-@output_option
+@prints(CreatedSubscription)
 @connected
 async def create(
     client: Client,
@@ -81,13 +90,14 @@ async def create(
     await client.admin.create_subscription(topic, name, type=kind, start=start, options=chosen or None)
     found = await client.admin.describe_subscription(topic, name)
     if known is None:
-        output.done(f"created {name} of {topic}", created=True, **found)
-        return
-    output.done(f"{name} of {topic} already exists; nothing changed", created=False, **found)
-    _warn(found, chosen)
+        output.done(f"created {name} of {topic}", CreatedSubscription(**asdict(found), created=True))
+    else:
+        unchanged = CreatedSubscription(**asdict(found), created=False)
+        output.done(f"{name} of {topic} already exists; nothing changed", unchanged)
+        _warn(found, chosen)
 
 
-async def find_subscription(client: Client, topic: str, name: str) -> dict[str, Any] | None:
+async def find_subscription(client: Client, topic: str, name: str) -> SubscriptionDescription | None:
     """Describes the subscription; None if it does not exist."""
     try:
         return await client.admin.describe_subscription(topic, name)
@@ -95,9 +105,9 @@ async def find_subscription(client: Client, topic: str, name: str) -> dict[str, 
         return None
 
 
-def _warn(found: dict[str, Any], chosen: dict[str, Any]) -> None:
+def _warn(found: SubscriptionDescription, chosen: dict[str, Any]) -> None:
     """Warns about options that differ from those of the existing subscription."""
-    held = dict(flatten(found["options"]))
+    held = dict(flatten(found.options))
     for name, value in flatten(chosen):
         has = held.get(name, False if value is False else None)  # a flag that is off is not in the description
         if has != value:
@@ -108,7 +118,7 @@ def _warn(found: dict[str, Any], chosen: dict[str, Any]) -> None:
 
 @subscription.command("list", epilog="Example: danube subscription list orders")
 @click.argument("topic", type=values.topic)
-@output_option
+@prints(list[Subscription])
 @connected
 async def list_subscriptions(client: Client, output: Output, topic: str) -> None:
     """List the subscriptions of a topic."""
@@ -116,31 +126,30 @@ async def list_subscriptions(client: Client, output: Output, topic: str) -> None
     output.rows(found, (*COLUMNS, *_stuck(found)))
 
 
-def _stuck(rows: list[dict[str, Any]]) -> list[str]:
+def _stuck(rows: Sequence[Row]) -> list[str]:
     """Columns to show only if something is wrong."""
     return [name for name in ("blocked", "unreadable") if any(each.get(name) for each in rows)]
 
 
 @subscription.command("describe", epilog="Example: danube subscription describe orders billing")
 @of_a_topic
-@output_option
+@prints(SubscriptionDescription)
 @connected
 async def describe(client: Client, output: Output, topic: str, name: str) -> None:
     """Show a subscription in detail: progress per partition, options, and finished messages by cause."""
-    output.record(_for_output(output, await client.admin.describe_subscription(topic, name)))
+    found = await client.admin.describe_subscription(topic, name)
+    output.record(found, _for_people(found))
 
 
-def _for_output(output: Output, found: dict[str, Any]) -> dict[str, Any]:
-    """For people, durations get a unit and times are formatted."""
-    if not output.for_people:
-        return found
-    failure = dict(found["options"]["failure"])
+def _for_people(found: SubscriptionDescription) -> Row:
+    """Durations get a unit and times are formatted."""
+    failure = dict(found.options["failure"])
     for name in ("ack_timeout", "base_delay", "max_delay"):
         if failure.get(name) is not None:
             failure[name] = shown_duration(round(failure[name] * SECOND))
-    due = found["delayed_until"]
+    due = found.delayed_until
     shown = None if due is None else shown_when(due, time.time_ns() // 1000)
-    return {**found, "delayed_until": shown, "options": {**found["options"], "failure": failure}}
+    return {**found, "delayed_until": shown, "options": {**found.options, "failure": failure}}
 
 
 @subscription.command(
@@ -148,43 +157,59 @@ def _for_output(output: Output, found: dict[str, Any]) -> dict[str, Any]:
 )
 @of_a_topic
 @option_option
-@output_option
+@prints(SubscriptionDescription)
 @connected
 async def alter(client: Client, output: Output, topic: str, name: str, options: tuple[str]) -> None:
     """Change options of a subscription. Other options stay as they are."""
     chosen = options_of(options)
     if chosen is None:
         raise click.UsageError("nothing to change; pass --option")
-    output.record(_for_output(output, await client.admin.alter_subscription(topic, name, options=chosen)))
+    found = await client.admin.alter_subscription(topic, name, options=chosen)
+    output.record(found, _for_people(found))
+
+
+class SeekPlan(Answer):
+    topic: str
+    subscription: str
+    backlog: int  # before
+    to: Position
+    leaves: int  # the backlog afterwards
+    dry_run: bool
 
 
 @subscription.command("seek", epilog="Example: danube subscription seek orders billing --to 10m --dry-run")
 @of_a_topic
 @click.option("--to", type=values.position, required=True, help=POSITION_HELP)
-@output_option
+@prints(SeekPlan, SubscriptionDescription)
 @destructive
 @connected
 async def seek(client: Client, output: Output, confirmation: Confirmation, topic: str, name: str, to: Any) -> None:
     """Move a subscription to another position. Messages delivered before can no longer be acknowledged."""
-    before = await ask_dry_run(client, "subscription.seek", topic=topic, subscription=name, to=to)
+    before = await client.ask(subscriptions.SeekSubscription(topic, name, to, dry_run=True))
     target = shown_time(to["time"]) if isinstance(to, dict) else to
     left = count_messages(await stored_ranges(client, topic, to, None))
     action = (
-        f"move {name} of {topic}, now at {floors_of(before)} with {many(before['backlog'])} to do, to {_short(target)}"
+        f"move {name} of {topic}, now at {floors_of(before)} with {many(before.backlog)} to do, to {_short(target)}"
     )
     action += f", which leaves {many(left)} to do"
-    fields = {"topic": topic, "subscription": name, "backlog": before["backlog"], "to": target, "leaves": left}
-    if confirmation.ask(output, action, **fields):
+    if confirmation.ask(output, action, SeekPlan(topic, name, before.backlog, to, left, confirmation.dry_run)):
         after = await client.admin.seek_subscription(topic, name, to)
-        sentence = f"{name} of {topic} is at {floors_of(after)}, with {many(after['backlog'])} to do"
-        output.done(sentence, **after)
+        output.done(f"{name} of {topic} is at {floors_of(after)}, with {many(after.backlog)} to do", after)
+
+
+class SkippedMessages(Answer):
+    topic: str
+    subscription: str
+    backlog: int  # before
+    skipped: int
+    dry_run: bool
 
 
 @subscription.command("skip", epilog="Example: danube subscription skip orders billing --count 1 --yes")
 @of_a_topic
 @click.option("--count", type=values.Integer(min=1), help="Skip the next N messages.")
 @click.option("--before", type=values.Integer(min=0), metavar="OFFSET", help="Skip all messages before this offset.")
-@output_option
+@prints(SkippedMessages)
 @destructive
 @connected
 async def skip(
@@ -199,23 +224,23 @@ async def skip(
     """Skip messages: they count as acknowledged. For a partitioned topic, name the partition, as in orders-part-0."""
     if (count is None) == (before is None):
         raise click.UsageError("pass either --count or --before")
-    named = {"topic": topic, "subscription": name}
-    most = (await ask_dry_run(client, "subscription.skip", **named, count=count, offset=before))["skipped"]
+    most = (await client.ask(subscriptions.SkipMessages(topic, name, count, before, dry_run=True))).skipped
     found = await client.admin.describe_subscription(topic, name)
-    action = f"skip the next {many(most)} of {name}, which has {many(found['backlog'])} to do"
-    if confirmation.ask(output, action, topic=topic, subscription=name, backlog=found["backlog"]):
-        skipped = await client.admin.skip_messages(topic, name, count=count, to=before)
-        output.done(f"skipped {many(skipped)} of {name}", topic=topic, subscription=name, skipped=skipped)
+    action = f"skip the next {many(most)} of {name}, which has {many(found.backlog)} to do"
+    plan = SkippedMessages(topic, name, found.backlog, most, confirmation.dry_run)
+    if confirmation.ask(output, action, plan):
+        plan.skipped = await client.admin.skip_messages(topic, name, count=count, to=before)
+        output.done(f"skipped {many(plan.skipped)} of {name}", plan)
 
 
 @subscription.command("consumers", epilog="Example: danube subscription consumers orders billing")
 @of_a_topic
-@output_option
+@prints(list[Consumer])
 @connected
 async def consumers(client: Client, output: Output, topic: str, name: str) -> None:
     """List the consumers of a subscription: name, address, partitions, and which of them are active."""
     rows = await client.admin.consumers(topic, name)
-    partitioned = any(each["partitions"] for each in rows)
+    partitioned = any(each.partitions for each in rows)
     columns = ("partitions", "active_partitions") if partitioned else ("active",)
     output.rows(rows, ("name", "address", *columns, "in_flight"))
 
@@ -224,7 +249,7 @@ async def consumers(client: Client, output: Output, topic: str, name: str) -> No
 @of_a_topic
 @click.option("--offset", type=int, help="Offset of the message. [default: the first unacknowledged one]")
 @click.option("--consumer", type=int, help="Explain why this consumer gets nothing.")
-@output_option
+@prints(Explanations)
 @connected
 async def explain(
     client: Client, output: Output, topic: str, name: str, offset: int | None, consumer: int | None
@@ -234,18 +259,25 @@ async def explain(
     Without --offset and --consumer, it explains the first unacknowledged message of each partition.
     """
     found = await client.admin.explanations(topic, name, offset=offset, consumer=consumer)
-    explained = found["explanations"]
+    explained = found.explanations
     if not output.for_people:
-        about = explained[0]["offset"] if len(explained) == 1 else None
-        return output.record({"topic": topic, "subscription": name, "offset": about, "consumer": consumer, **found})
-    left, total = sum(each["backlog"] for each in explained), sum(each["total"] for each in explained)
+        output.record(found)
+        return
+    left, total = sum(each.backlog for each in explained), sum(each.total for each in explained)
     if offset is not None or consumer is not None or not left:
-        return output.done(found["sentence"])
-    output.done(f"{left:,} of {many(total)} to do")
+        click.echo(printable(found.sentence))
+        return
+    click.echo(f"{left:,} of {many(total)} to do")
     for each in explained:
-        if each["backlog"]:
-            where = "" if each["partition"] is None else f"partition {each['partition']}, "
-            output.done(f"{where}offset {each['offset']}: {each['sentence']}")
+        if each.backlog:
+            where = "" if each.partition is None else f"partition {each.partition}, "
+            click.echo(printable(f"{where}offset {each.offset}: {each.sentence}"))
+
+
+class Lag(Subscription, kw_only=True):
+    topic: str
+    done: int  # the sum of all ends, without the backlog
+    acked_per_second: float | UnsetType | None = UNSET  # with --watch, from the second refresh on
 
 
 @subscription.command("lag", epilog="Example: danube subscription lag orders --watch")
@@ -254,7 +286,7 @@ async def explain(
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option("--every", type=values.duration, default="2s", show_default=True, help="Refresh interval of --watch.")
 @click.option("--count", "rounds", type=values.Integer(min=1), help="With --watch: stop after this many refreshes.")
-@output_option
+@prints(list[Lag])
 @connected
 async def lag(
     client: Client, output: Output, topic: str | None, namespace: str, watch: bool, every: int, rounds: int | None
@@ -274,42 +306,50 @@ async def lag(
         with output.live((*columns, "acked_per_second", "blocked")) as show:
             async for rows, elapsed in poll(client, lambda: _lags(client, topic, namespace), every, rounds):
                 for each in rows:
-                    last = before.get((each["topic"], each["subscription"]))
-                    each["acked_per_second"] = None if last is None else (each["done"] - last) / elapsed
-                before = {(each["topic"], each["subscription"]): each["done"] for each in rows}
+                    last = before.get((each.topic, each.subscription))
+                    each.acked_per_second = None if last is None else (each.done - last) / elapsed
+                before = {(each.topic, each.subscription): each.done for each in rows}
                 show(rows)
     except asyncio.CancelledError:  # ended by Ctrl-C
         return
 
 
-async def _lags(client: Client, topic: str | None, namespace: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+async def _lags(client: Client, topic: str | None, namespace: str) -> list[Lag]:
+    rows: list[Lag] = []
     for name in [topic] if topic is not None else await client.admin.topics(namespace):
         try:
-            ends = sum((await client.admin.describe_topic(name))["ends"])
+            ends = sum((await client.admin.describe_topic(name)).ends)
             found = await client.admin.subscriptions(name)
         except TopicNotFound:
             if topic is not None:
                 raise
             continue  # deleted meanwhile
-        rows += [{"topic": name, **each, "done": ends - each["backlog"]} for each in found]
-    return sorted(rows, key=lambda each: (-each["backlog"], each["topic"], each["subscription"]))
+        rows += [Lag(**asdict(each), topic=name, done=ends - each.backlog) for each in found]
+    return sorted(rows, key=lambda each: (-each.backlog, each.topic, each.subscription))
+
+
+class SubscriptionDeletion(Answer):
+    topic: str
+    subscription: str
+    backlog: int
+    consumers: int
+    dry_run: bool
 
 
 @subscription.command("delete", epilog="Example: danube subscription delete orders billing --dry-run")
 @of_a_topic
-@output_option
+@prints(SubscriptionDeletion)
 @destructive
 @connected
 async def delete(client: Client, output: Output, confirmation: Confirmation, topic: str, name: str) -> None:
     """Delete a subscription. Its consumers get an error."""
-    await ask_dry_run(client, "subscription.delete", topic=topic, subscription=name)
+    await client.ask(subscriptions.DeleteSubscription(topic, name, dry_run=True))
     found = await client.admin.describe_subscription(topic, name)
-    fields = {"topic": topic, "subscription": name, "backlog": found["backlog"], "consumers": found["consumers"]}
-    action = f"delete {name} of {topic} with {many(found['backlog'])} to do and {many(found['consumers'], 'consumer')}"
-    if confirmation.ask(output, action, **fields):
+    deletion = SubscriptionDeletion(topic, name, found.backlog, found.consumers, confirmation.dry_run)
+    action = f"delete {name} of {topic} with {many(found.backlog)} to do and {many(found.consumers, 'consumer')}"
+    if confirmation.ask(output, action, deletion):
         await client.admin.delete_subscription(topic, name)
-        output.done(f"deleted {name} of {topic}", **fields)
+        output.done(f"deleted {name} of {topic}", deletion)
 
 
 def _short(target: Any) -> str:
@@ -317,5 +357,5 @@ def _short(target: Any) -> str:
     return str(target).replace(".000000Z", "Z")
 
 
-def floors_of(described: dict[str, Any]) -> str:
-    return ", ".join("-" if each is None else str(each) for each in described["floors"])
+def floors_of(described: SubscriptionDescription) -> str:
+    return ", ".join("-" if each is None else str(each) for each in described.floors)

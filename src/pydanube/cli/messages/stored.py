@@ -12,6 +12,7 @@ from pydanube.cli.shell.values import many
 from pydanube.client import Client, Consumer, MessageBatch
 from pydanube.client.client import TopicInfo
 from pydanube.client.reader import PartitionPosition, partition_positions
+from pydanube.operations.subscriptions import SubscriptionDescription
 
 
 async def find_topic(client: Client, topic: str, partition: int | None, *positions: Any) -> TopicInfo:
@@ -57,12 +58,12 @@ def count_messages(ranges: list[tuple[PartitionPosition, int]]) -> int:
     return sum(max(0, end - start.offset) for start, end in ranges)
 
 
-def nothing_will_arrive(consumer: Consumer, found: dict[str, Any], held: int = 0) -> bool:
+def nothing_will_arrive(consumer: Consumer, found: SubscriptionDescription, held: int = 0) -> bool:
     """Whether every unfinished message is delayed, blocked, with other consumers, or one of the `held` messages that
     this consumer has received.
 
     If this is the only consumer, messages that are in flight but not received yet are still on their way to it.
     """
-    alone = found["consumers"] <= len(consumer.partitions)
-    left = found["backlog"] - found["in_flight"] - found["delayed"] - found["stopped"]
-    return left <= 0 and (not alone or found["in_flight"] <= held)
+    alone = found.consumers <= len(consumer.partitions)
+    left = found.backlog - found.in_flight - found.delayed - found.stopped
+    return left <= 0 and (not alone or found.in_flight <= held)

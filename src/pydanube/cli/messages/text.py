@@ -1,29 +1,30 @@
-"""Messages as JSON, YAML and table rows, and JSON as messages. Binary data is Base64, and marked as such."""
+"""Messages as JSON and YAML, as REST has them, and JSON as messages."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import click
+import msgspec
+from msgspec.structs import asdict
 
+from pydanube.base.names import parse_topic
 from pydanube.cli.shell.values import is_text, read_time, shown_time
 from pydanube.client import Message
+from pydanube.operations.messages import NewMessage, ReceivedMessage, StoredMessage, stored_fields
 
-BASE64 = "base64"
-# Fields that are published; the others of a message say where it was stored.
-PUBLISHED = ("payload", "key", "attributes", "event_time", "delivery_time")
+PUBLISHED = NewMessage.__struct_fields__  # the other fields of a message say where it was stored
+ENCODED = ("key", "value", "payload")  # may be Base64 if `key_encoding` and so on say so, in files of every format
 NAMES = frozenset(
-    {
-        *PUBLISHED,
-        *("value", "value_encoding", "payload_encoding", "key_encoding"),
-        *("topic", "partition", "offset", "publish_time", "append_time", "producer", "sequence"),
-    }
+    {*ReceivedMessage.__struct_fields__, "partition", "payload", *(f"{name}_encoding" for name in ENCODED)}
 )
 to_json = json.JSONEncoder(ensure_ascii=False).encode  # creating an encoder for each message would be slow
+_encode = msgspec.json.Encoder().encode
 
 
 class Draft(NamedTuple):
@@ -46,40 +47,34 @@ class Draft(NamedTuple):
         }
 
 
-def text_or_base64(name: str, data: bytes | None) -> dict[str, Any]:
-    """`{name: text}`, or `{name: base64, name_encoding: "base64"}` if it is not text."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {name: base64.b64encode(data).decode(), f"{name}_encoding": BASE64}
+def stored_message(message: Message) -> StoredMessage:
+    topic = _partition_of(message.topic, message.partition)
+    return StoredMessage(**stored_fields(topic, message, message.key_bytes, message.payload))
 
 
-def message_fields(message: Message) -> dict[str, Any]:
-    """All fields of a message, under the names that Parquet uses."""
+class PeekedMessage(StoredMessage, kw_only=True):
+    partition: int | None
+
+
+def peeked_message(message: Message) -> PeekedMessage:
+    return PeekedMessage(**asdict(stored_message(message)), partition=message.partition)
+
+
+@lru_cache(256)  # the messages of a batch share it
+def _partition_of(topic: str, partition: int | None) -> str:
+    return str(parse_topic(topic)._replace(partition=partition))
+
+
+def row_for_people(message: Message) -> dict[str, Any]:
+    """A row of a table, with times as text. Binary data is escaped, as in `danube consume -o table`."""
     return {
-        "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
         "publish_time": shown_time(message.publish_time),
-        "append_time": shown_time(message.append_time),
-        "event_time": shown_time(message.event_time),
-        "delivery_time": shown_time(message.delivery_time),
-        **text_or_base64("key", message.key_bytes),
-        **text_or_base64("payload", message.payload),
+        "key": escaped(message.key_bytes),
+        "payload": escaped(message.payload),
         "attributes": dict(message.attributes),
-        "producer": message.producer,
-        "sequence": message.sequence,
     }
-
-
-def message_rows(messages: Sequence[Message], *, for_people: bool) -> list[dict[str, Any]]:
-    """Rows for `topic peek`. For people, binary data is escaped, as in `danube consume -o table`."""
-    rows = [message_fields(each) for each in messages]
-    for row, message in zip(rows, messages, strict=True) if for_people else ():
-        row.update(key=escaped(message.key_bytes), payload=escaped(message.payload))
-    return rows
 
 
 def escaped(data: bytes | None) -> str | None:
@@ -87,13 +82,14 @@ def escaped(data: bytes | None) -> str | None:
 
 
 def json_line(message: Message) -> bytes:
-    return to_json(message_fields(message)).encode("utf-8", "surrogatepass") + b"\n"
+    return _encode(stored_message(message)) + b"\n"
 
 
 def yaml_document(message: Message) -> bytes:
     import yaml
 
-    text = yaml.safe_dump(message_fields(message), sort_keys=False, allow_unicode=True, explicit_start=True)
+    fields = stored_message(message).to_fields()
+    text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, explicit_start=True)
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -112,35 +108,50 @@ def draft_of_line(line: bytes, *, strict: bool = False) -> Draft:
 
 
 def draft_of(found: Mapping[str, Any]) -> Draft:
-    """A message from the fields that `message_fields` returns, or some of them. Needs `payload`, or `value` for it."""
-    if "payload" not in found and "value" not in found:
-        raise click.UsageError("payload (or value) is missing; use null to publish a message without one")
+    """A message from the fields of a `StoredMessage`, or some of them. Needs `value`, or `payload` or `value_base64`.
+
+    For people who write JSON by hand, values and keys may also be any JSON, and times may be texts.
+    """
+    payload = "payload" if "payload" in found else "value"
+    if payload not in found and "value_base64" not in found:
+        raise click.UsageError("value (or payload) is missing; use null to publish a message without one")
+    for name, encoding in found.items():
+        if name.endswith("_encoding") and encoding and name not in ("key_encoding", f"{payload}_encoding"):
+            sentence = f"unknown field {name[:100]!r} in a message; known here: key_encoding, {payload}_encoding"
+            raise click.UsageError(sentence)
     attributes = found.get("attributes")
     if attributes is not None and not isinstance(attributes, Mapping):
         raise click.UsageError("attributes must be an object with string values")
     named = {str(name): text_of(value) for name, value in (attributes or {}).items()} or None
     if named is not None and not all(map(is_text, [*named, *named.values()])):
         raise click.UsageError("attributes must be valid UTF-8")
-    payload = "value" if "value" in found and "payload" not in found else "payload"
     times = [read_time(found.get(name)) for name in ("event_time", "delivery_time")]
-    return Draft(_data(found, payload), _data(found, "key"), named, *times)
+    return Draft(_data(found, payload, "value_base64"), _data(found, "key", "key_base64"), named, *times)
 
 
-def _data(found: Mapping[str, Any], name: str) -> bytes | None:
-    value = found.get(name)
+def _data(found: Mapping[str, Any], name: str, as_base64: str) -> bytes | None:
+    """The bytes of `name`, in the encoding that another field says, or those of the field `as_base64`."""
+    value, encoded, encoding = found.get(name), found.get(as_base64), found.get(f"{name}_encoding")
+    if encoding not in (None, "", "text", "base64"):
+        raise click.UsageError(f"{name}_encoding must be text or base64, got {encoding!r}")
+    if encoded is not None:
+        if value is not None:
+            raise click.UsageError(f"a message cannot have both {name} and {as_base64}")
+        return bytes_of_base64(as_base64, encoded)
+    if value is not None and encoding == "base64":
+        return bytes_of_base64(name, value)
     if value is None or isinstance(value, bytes):
         return value
-    encoding = found.get(f"{name}_encoding")
-    if encoding == BASE64:
-        try:
-            return base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError, TypeError):
-            raise click.UsageError(f"{name} is marked as base64 but is not valid Base64") from None
-    if encoding not in (None, "", "text"):
-        raise click.UsageError(f"{name}_encoding must be text or base64, got {encoding!r}")
     return text_of(value).encode("utf-8", "surrogatepass")
 
 
+def bytes_of_base64(name: str, text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        raise click.UsageError(f"{name} is not valid Base64") from None
+
+
 def text_of(value: Any) -> str:
-    """Strings as they are, everything else as JSON: `{"payload": {"id": 1}}` publishes the inner object."""
+    """Strings as they are, everything else as JSON: `{"value": {"id": 1}}` publishes the inner object."""
     return value if isinstance(value, str) else to_json(value)

@@ -36,7 +36,7 @@ def topics(context: click.Context, incomplete: str) -> list[str]:
 
 def subscriptions(context: click.Context, incomplete: str) -> list[str]:
     try:
-        # Behind an option, click has not parsed the arguments.
+        # After an option, click has not parsed the arguments yet.
         topic = context.params["topic"] or values.topic(context.args[0])
         found: list[str] = run(_subscriptions(context, topic))
     except Exception:  # as above
@@ -46,7 +46,7 @@ def subscriptions(context: click.Context, incomplete: str) -> list[str]:
 
 async def _subscriptions(context: click.Context, topic: str) -> list[str]:
     async with asyncio.timeout(TIMEOUT_SECONDS), client_of(context) as client:
-        return [str(each["subscription"]) for each in await client.admin.subscriptions(topic)]
+        return [each.subscription for each in await client.admin.subscriptions(topic)]
 
 
 async def _topics(context: click.Context, incomplete: str) -> list[str]:

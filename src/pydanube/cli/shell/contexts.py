@@ -10,8 +10,7 @@ from typing import NamedTuple, Self
 
 import yaml
 
-from pydanube.base.errors.root import ExitCode
-from pydanube.cli.shell.failures import Failure
+from pydanube.cli.shell.failures import ContextNotFound, Failure
 
 CONTEXTS_MAX = 1000  # the file is read whole by every command
 FILE_BYTES_MAX = 1 << 20
@@ -80,5 +79,5 @@ class Contexts:
         if name not in self.saved:
             known = ", ".join(self.saved) or "none"
             help = f"Saved contexts: {known}. Add one with `danube context add`."
-            raise Failure(f"unknown context {name!r}", help, ExitCode.NOT_FOUND)
+            raise ContextNotFound(f"unknown context {name!r}", help)
         return self.saved[name]

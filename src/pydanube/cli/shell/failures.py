@@ -21,10 +21,17 @@ MEANING = {  # for docs/cli.md
 class Failure(click.ClickException):
     """A failure of the command itself, with advice."""
 
-    def __init__(self, sentence: str, help: str = "", code: ExitCode = ExitCode.FAILED) -> None:
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, sentence: str, help: str = "") -> None:
         super().__init__(sentence)
         self.help = help
-        self.code = code
+
+
+class ContextNotFound(Failure):
+    """No broker is saved under the name."""
+
+    exit_code = ExitCode.NOT_FOUND
 
 
 def say(sentence: str, help: str = "") -> None:
@@ -54,7 +61,7 @@ def fail(error: Exception) -> int:
             return ExitCode.USAGE
         case Failure():
             say(error.message, error.help)
-            return error.code
+            return error.exit_code
         case click.ClickException():
             say(error.format_message())
             return error.exit_code

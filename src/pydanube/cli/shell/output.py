@@ -1,4 +1,9 @@
-"""Results of commands: a table for people, JSON or YAML for programs, with the same fields; confirmation; progress."""
+"""Results of commands: a table for people, JSON or YAML for programs; confirmation; progress.
+
+What programs get is always an answer as it is: a typed struct, of the broker or beside the command, with the names and
+units of REST. A list of answers is one array. A command that prints repeatedly prints a line of JSON, or a document of
+YAML, each time.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,10 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from pydanube.cli.shell.failures import Failure, printable
+from pydanube.operations.operation import Answer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,11 +27,11 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "yaml")
 _WIDE = 10_000  # columns if stdout is not a terminal: do not wrap lines for programs
 _CELL_CHARACTERS_MAX = 500  # of one cell, such as a payload; JSON and YAML show all of it
-Row = Mapping[str, Any]
+Row = Mapping[str, Any] | Answer
 
 
 class Output:
-    """Prints results in the format of `-o`; see `output_option`."""
+    """Prints results in the format of `-o`; see `prints`."""
 
     def __init__(self, format: str) -> None:
         self.format = format
@@ -34,38 +41,53 @@ class Output:
         """Whether values may be formatted for people."""
         return self.format == "table"
 
-    def rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
-        """Prints a list. A table shows only these columns, in this order."""
+    def rows(self, answers: Sequence[Answer], columns: Sequence[str], shown: Sequence[Row] | None = None) -> None:
+        """Prints a list. A table shows only these columns, in this order, of the rows `shown` if they are given."""
         if self.format == "table":
-            _print_table(table_of(rows, columns))
+            self.table(answers if shown is None else shown, columns)
         else:
-            self._dump(list(rows))
+            self._dump(answers)
 
-    def record(self, record: Row) -> None:
-        """Prints one record; a table has one row per field."""
+    def table(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
+        """Prints a table, whatever the format: a command asks `for_people` first."""
+        _print_table(table_of(rows, columns))
+
+    def names(self, names: Sequence[str], column: str) -> None:
+        """Prints a list of names."""
         if self.format == "table":
-            _print_table(
-                table_of([{"field": name, "value": each} for name, each in flatten(record)], ("field", "value"))
-            )
+            self.table([{column: name} for name in names], (column,))
         else:
-            self._dump(dict(record))
+            self._dump(names)
 
-    def done(self, sentence: str, /, **fields: Any) -> None:
-        """Prints what was done, as a sentence or as fields."""
+    def record(self, answer: Answer, shown: Row | None = None) -> None:
+        """Prints one answer; a table has one row per field, of the record `shown` if it is given."""
+        if self.format == "table":
+            fields = flatten(to_builtins(answer if shown is None else shown))
+            self.table([{"field": name, "value": each} for name, each in fields], ("field", "value"))
+        else:
+            self._dump(answer)
+
+    def done(self, sentence: str, answer: Answer | Sequence[Answer]) -> None:
+        """Prints what was done, as a sentence or as an answer."""
         if self.format == "table":
             click.echo(printable(sentence))
         else:
-            self._dump(fields)
+            self._dump(answer)
 
-    def summary(self, sentence: str, /, *, beside: bool = False, **fields: Any) -> None:
-        """Prints the totals: a sentence to stderr, or fields to stdout; to stderr too if stdout has the data."""
+    def summary(self, sentence: str, answer: Answer, *, beside: bool = False) -> None:
+        """Prints the totals: a sentence to stderr, or an answer to stdout; to stderr too if stdout has the data."""
         if self.format == "table":
             click.echo(printable(sentence), err=True)
         else:
-            self._dump(fields, err=beside)
+            self._dump(answer, err=beside)
+
+    def piece(self, answers: Sequence[Answer]) -> None:
+        """Prints one of many lists, for programs: a line of JSON or a document of YAML."""
+        self._dump(answers, paged=True)
+        sys.stdout.flush()
 
     @contextmanager
-    def live(self, columns: Sequence[str]) -> Iterator[Callable[[Sequence[Row]], None]]:
+    def live(self, columns: Sequence[str]) -> Iterator[Callable[[Sequence[Answer]], None]]:
         """Yields a function to call with all rows, repeatedly.
 
         On a terminal, the table is redrawn. Otherwise each call prints a table, a line of JSON or a YAML document.
@@ -79,15 +101,18 @@ class Output:
         else:
             yield lambda rows: self._page(rows, columns)
 
-    def _page(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
+    def _page(self, rows: Sequence[Answer], columns: Sequence[str]) -> None:
         if self.format == "table":
-            _print_table(table_of(rows, columns))
+            self.table(rows, columns)
             click.echo()
+            sys.stdout.flush()
         else:
-            self._dump(list(rows), paged=True)
-        sys.stdout.flush()
+            self.piece(rows)
 
-    def _dump(self, value: Any, *, err: bool = False, paged: bool = False) -> None:
+    def _dump(
+        self, answer: Answer | Sequence[Answer] | Sequence[str], *, err: bool = False, paged: bool = False
+    ) -> None:
+        value = to_builtins(answer)
         if self.format == "json":
             click.echo(json.dumps(value, indent=None if paged else 2, ensure_ascii=False), err=err)
         else:
@@ -97,15 +122,38 @@ class Output:
             click.echo(text, nl=False, err=err)
 
 
-def output_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `-o`. The command gets an `Output` as its argument `output`."""
+class OutputOption(click.Option):
+    """`-o`. `prints` says what the command prints for programs: the types of its answers."""
 
-    @wraps(function)
-    def command(*arguments: Any, output: str, **options: Any) -> Any:
-        return function(*arguments, output=Output(output), **options)
+    def __init__(self, *names: Any, prints: Sequence[Any], **details: Any) -> None:
+        super().__init__(*names, **details)
+        self.prints = prints
 
-    option = click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True)
-    return option(command)
+
+def prints(*types: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds `-o`. The command gets an `Output` as its argument `output`, and prints answers of these types."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def command(*arguments: Any, output: str, **options: Any) -> Any:
+            return function(*arguments, output=Output(output), **options)
+
+        return output_option(*types, formats=FORMATS)(command)
+
+    return decorate
+
+
+def output_option(*types: Any, formats: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds `-o` as text: the first of the formats is the default."""
+    return click.option(
+        "-o",
+        "--output",
+        cls=OutputOption,
+        prints=types,
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+    )
 
 
 def destructive(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,10 +183,13 @@ class Confirmation:
         self.dry_run = dry_run
         self._yes = yes
 
-    def ask(self, output: Output, action: str, /, **fields: Any) -> bool:
-        """Whether to go ahead. `action` is what would be done, with numbers: "delete …". Scripts must pass --yes."""
+    def ask(self, output: Output, action: str, plan: Answer | Sequence[Answer]) -> bool:
+        """Whether to go ahead. `action` is what would be done, with numbers: "delete …". Scripts must pass --yes.
+
+        A dry run prints the plan.
+        """
         if self.dry_run:
-            output.done(f"would {action}", dry_run=True, **fields)
+            output.done(f"would {action}", plan)
             return False
         if not self._yes:
             if not stdin_is_terminal():
@@ -208,7 +259,7 @@ def _cell(value: Any) -> str:
 def flatten(record: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the fields of a record; those of nested records have names with dots."""
     for name, value in record.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict | Answer) and value:
             yield from flatten(value, f"{prefix}{name}.")
         elif value != {}:
             yield f"{prefix}{name}", value
@@ -232,8 +283,16 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.advance(task, count)
 
 
+class Throughput(Answer):
+    """How many messages a command moved, and how fast."""
+
+    messages: int
+    seconds: float
+    messages_per_second: int
+
+
 def throughput(messages: int, seconds: float) -> dict[str, Any]:
-    """The number of messages and their rate, as fields of a summary."""
+    """The fields of a `Throughput`."""
     rate = round(messages / max(seconds, 1e-9))
     return {"messages": messages, "seconds": round(seconds, 3), "messages_per_second": rate}
 

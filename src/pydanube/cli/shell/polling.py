@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import TypeVar
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import SECOND
 from pydanube.client import Client
 
-Rows = list[dict[str, Any]]
+Row = TypeVar("Row")
 
 
 async def poll(
-    client: Client, look: Callable[[], Awaitable[Rows]], every: int, rounds: int | None
-) -> AsyncIterator[tuple[Rows, float]]:
+    client: Client, look: Callable[[], Awaitable[list[Row]]], every: int, rounds: int | None
+) -> AsyncIterator[tuple[list[Row], float]]:
     """Yields the rows that `look` returns and the seconds since the last ones. A failed attempt counts as a round."""
     loop = asyncio.get_running_loop()
     looked = loop.time()

@@ -105,12 +105,6 @@ def client_of(context: click.Context, on_event: Callable[[ClientEvent], None] | 
     return pydanube.connect(broker.url, ca_file=broker.ca_file, on_event=on_event)
 
 
-async def ask_dry_run(client: Client, verb: str, **fields: Any) -> dict[str, Any]:
-    """Asks the broker what the verb would do. Raises what the verb would raise, before the user has to confirm."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    return await client.ask(verb, {**given, "dry_run": True})
-
-
 class ConnectionNotices:
     """Reports on stderr when the broker becomes unreachable and reachable again."""
 

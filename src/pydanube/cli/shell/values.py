@@ -14,10 +14,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from pydanube.base import units
-from pydanube.base.limits import SECOND
 from pydanube.base.names import full_name
 from pydanube.base.units import bytes_of, is_duration, iso_time_of, microseconds_of, moment_of, seconds_of, time_of
 from pydanube.base.wording import many as many
+from pydanube.operations.policies import number_of
 
 _WHOLE = re.compile(r"-?\d{1,18}")
 _DIGITS = re.compile(r"-?\d+")
@@ -154,9 +154,7 @@ def _policy(name: str, value: str) -> Any:
     if _WHOLE.fullmatch(value):
         return int(value)
     try:
-        if "seconds" in name:
-            return microseconds_of(value) // SECOND
-        return bytes_of(value) if "bytes" in name else value
+        return number_of(name, value)
     except ValueError as error:
         raise click.UsageError(f"{name}: {error}") from None
 

@@ -38,7 +38,8 @@ class Letter(NamedTuple):
 
 
 async def letters_of(client: Client, flow: Flow, url: str) -> AsyncIterator[list[Letter | None]]:
-    """All dead letters of the pipeline, in slices and in no order; None for one that did not come from a topic."""
+    """All dead letters of the pipeline, in slices and in no particular order; None for one that did not come from a
+    topic."""
     assert flow.dead_letters is not None
     async for rows in flow.dead_letters.letters(client, flow.url or url):
         yield [_letter(row) for row in rows if row.get("pipeline") == flow.name]
@@ -61,7 +62,7 @@ def _letter(row: dict[str, Any]) -> Letter | None:
 
 
 def _micros(time: int | str | None) -> int | None:
-    """Also of a text, as topics and names of folders have it, even after the year 9999."""
+    """Microseconds of a time, which may be text, as in topics and names of folders, and may be after the year 9999."""
     if not isinstance(time, str):
         return time
     try:

@@ -3,22 +3,61 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import uuid4
 from zlib import crc32
 
 from pydanube.base.errors import RedriveOvertaken
 from pydanube.base.limits import PIPELINE_RECORD_PAGES
 from pydanube.client import Client
-from pydanube.pipeline.dead_letters.offset_ranges import OffsetRanges, is_exact
-from pydanube.pipeline.run.broker_record import record_fields
+from pydanube.operations.pipelines import KeepPipelineRecord, RecordPart
 
-REDRIVEN, REDRIVING = "redriven", "redriving"  # parts of a pipeline's record: what was redriven, and what may have been
+REDRIVEN: Final = "redriven"  # the part of a pipeline's record that says what was redriven
+REDRIVING: Final = "redriving"  # and the part that says what may have been
 OVERTAKEN = "another redrive of {} is running, which started later"
 RANGES_MAX = 300  # in a page, which is 16 KiB with the keys of the partitions that share it
-_NONE = OffsetRanges()
+OffsetRange = tuple[int, int, int]  # first and last offset, and how many of those between them are in the set
+
+
+class OffsetRanges:
+    """A set of offsets as a bounded number of ranges in order, which never touch: exact while there are few of them."""
+
+    def __init__(self, ranges: Iterable[Iterable[int]] = ()) -> None:
+        self.all: list[OffsetRange] = [(first, last, count) for first, last, count in ranges]
+
+    def find(self, offset: int) -> OffsetRange | None:
+        """The range that contains the offset."""
+        at = bisect_right(self.all, offset, key=lambda each: each[0]) - 1
+        return self.all[at] if at >= 0 and offset <= self.all[at][1] else None
+
+    def add(self, offset: int) -> None:
+        """Adds an offset that was not added before."""
+        at = bisect_right(self.all, offset, key=lambda each: each[0])
+        if at and offset <= self.all[at - 1][1]:
+            first, last, count = self.all[at - 1]
+            self.all[at - 1] = first, last, min(count + 1, last - first + 1)
+            return
+        self.all.insert(at, (offset, offset, 1))
+        for left in (at, at - 1):
+            if 0 <= left < len(self.all) - 1 and self.all[left][1] + 1 == self.all[left + 1][0]:
+                self._join(left)
+
+    def join_nearest(self) -> None:
+        """Combines two ranges into one. It forgets which offsets of that range are in the set, but not how many."""
+        self._join(min(range(len(self.all) - 1), key=lambda at: self.all[at + 1][0] - self.all[at][1]))
+
+    def _join(self, left: int) -> None:
+        (first, _, some), (_, last, others) = self.all[left : left + 2]
+        self.all[left : left + 2] = [(first, last, some + others)]
+
+
+def is_exact(found: OffsetRange) -> bool:
+    """Whether all offsets of the range are in the set."""
+    first, last, count = found
+    return count == last - first + 1
 
 
 class Pending(NamedTuple):
@@ -54,10 +93,10 @@ class RedriveRecord:
         self._pages[page] = {str(key): OffsetRanges(ranges) for key, ranges in json.loads(text or "{}").items()}
 
     def redriven(self, key: str) -> OffsetRanges:
-        return self._pages[_page_of(key)].get(key, _NONE)
+        return self._pages[_page_of(key)].get(key, OffsetRanges())
 
     async def add(self, key: str, offsets: Sequence[int]) -> None:
-        """Records that they were published, in addition to what another run has recorded in the meantime."""
+        """Records letters as published, in addition to what another run has recorded in the meantime."""
         await self.load([key])
         number = _page_of(key)
         while True:
@@ -92,7 +131,7 @@ class RedriveRecord:
         self._check_noted(await self._ask(REDRIVING, 0))
 
     async def note(self, pending: Pending) -> None:
-        """Durable when it returns. Raises as `check` does, and then nothing is recorded."""
+        """Writes a note, which is durable on return. Raises as `check` does, and then records nothing."""
         before, self._noted = self._noted, self._text(pending)
         self._check_noted(await self._ask(REDRIVING, 0, self._noted, before=before))
 
@@ -105,10 +144,9 @@ class RedriveRecord:
         steps = [after - before for before, after in zip([0, *offsets], offsets, strict=False)]
         return json.dumps([*pending[:3], steps, self._run], separators=(",", ":"))
 
-    async def _ask(self, part: str, page: int, text: str | None = None, before: str | None = None) -> str | None:
-        fields = record_fields(self._pipeline, part=part, page=page, text=text, before=before)
-        found = (await self._client.ask("pipeline.record", fields))["record"]
-        return None if found is None else str(found)
+    async def _ask(self, part: RecordPart, page: int, text: str | None = None, before: str | None = None) -> str | None:
+        request = KeepPipelineRecord(self._pipeline, part, page, record=text, before=before)
+        return (await self._client.ask(request)).record
 
 
 def _page_of(key: str) -> int:

@@ -28,8 +28,7 @@ from pydanube.client import Client, Producer
 from pydanube.client.outgoing_batch import Receipt
 from pydanube.client.send_results import SendResult
 from pydanube.pipeline.dead_letters.letters import Letter, letters_of
-from pydanube.pipeline.dead_letters.offset_ranges import OffsetRange, is_exact
-from pydanube.pipeline.dead_letters.redrive_record import OVERTAKEN, Pending, RedriveRecord
+from pydanube.pipeline.dead_letters.redrive_record import OVERTAKEN, OffsetRange, Pending, RedriveRecord, is_exact
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.spark.plan import TopicState
 
@@ -41,7 +40,7 @@ ORIGIN = "x-redriven-from"  # attribute: the topic and offset of the original me
 
 
 class Redriven(NamedTuple):
-    letters: int  # that were published; in a dry run, that would be, as far as one pass goes
+    letters: int  # published; in a dry run, how many would be, as far as one pass goes
     late: int  # left, because they would be late again
     others: int  # left, because they did not come from a topic, or it no longer exists
     more: bool = False  # in a dry run: there are more letters than one pass takes
@@ -51,7 +50,7 @@ class Redriven(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """A partition of a topic with this id: a topic that was recreated is another one. Late letters are separate."""
+    """A partition of the topic with this id: a topic created again has another one. Late letters are separate."""
 
     topic: str
     id: int
@@ -72,7 +71,7 @@ async def redrive(
     work = _Redrive(client, flow)
     if not dry_run:
         await work.finish_pending()
-    last: dict[Partition, int] | None = None  # letters that fail again meanwhile come after it
+    last: dict[Partition, int] | None = None  # letters that fail again are appended after it
     while True:
         found = _Pass(work, last, late=late, again=again)
         async for letters in letters_of(client, flow, url):
@@ -90,8 +89,6 @@ async def redrive(
 
 
 class _Redrive:
-    """One run of a redrive."""
-
     def __init__(self, client: Client, flow: Flow) -> None:
         self._client, self._pipeline = client, flow.name
         self.record, self.topics = RedriveRecord(client, flow.name), _Topics(client)
@@ -161,7 +158,8 @@ class _Redrive:
             return len(sent) - len(failed), failed[0] if failed else error
 
     def _producer(self, key: str, address: str) -> Producer:
-        """One name for each partition. Its holder records what it publishes, so nothing is repeated unnoticed."""
+        """Opens one producer name for each partition. Its holder records what it publishes, so nothing is repeated
+        unnoticed."""
         name = f"redrive-{sha256(f'{self._pipeline} {key}'.encode()).hexdigest()[:32]}"
         return self._client.producer(address, name=name, create=False, fresh=True)
 
@@ -253,7 +251,7 @@ class _Topics:
         self._known: dict[str, TopicState | None] = {}
 
     async def partition(self, letter: Letter | None) -> Partition | None:
-        """None if it did not come from a topic, or if the topic no longer exists."""
+        """The partition; None if the letter did not come from a topic, or if the topic no longer exists."""
         if letter is None:
             return None
         if letter.topic not in self._known:
@@ -262,9 +260,7 @@ class _Topics:
             except TopicNotFound:
                 self._known[letter.topic] = None
             else:
-                self._known[letter.topic] = TopicState(
-                    letter.topic, int(found["id"]), int(found["partitions"]), (), (), 0
-                )
+                self._known[letter.topic] = TopicState(letter.topic, found.id, found.partitions, (), (), 0)
         state = self._known[letter.topic]
         return None if state is None else Partition(letter.topic, state.id, letter.partition, letter.late)
 

@@ -26,6 +26,7 @@ from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.late import REASON
 from pydanube.pipeline.spec.sinks import named_sinks
 from pydanube.pipeline.targets.target import CHANGE
+from pydanube.spark.decode_types import quoted_name
 from pydanube.spark.launch import activate, fit_shuffles, state_on_disk
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Batches:
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         options = {"plan": self.plan, "checkpointLocation": self.checkpoint}
-        if not hasattr(frame, "_jdf"):  # over Connect, only the checkpoint knows which query and batch it is
+        if not hasattr(frame, "_jdf"):  # with Connect, only the checkpoint knows the query and the batch
             line = frame.sparkSession.read.text(f"{self.checkpoint}/metadata").head()
             assert line is not None
             options |= {"query": json.loads(line[0])["id"], "run": self.run, "batch": str(number)}
@@ -170,16 +171,16 @@ def _refusal(refused: Column, rule: str, error: Column) -> Column:
 def _column(name: str) -> Column:
     from pyspark.sql import functions as f
 
-    return f.col("`" + name.replace("`", "``") + "`")
+    return f.col(quoted_name(name))
 
 
 def _failed(frame: DataFrame, flow: Flow) -> Column | None:
-    """The first expectation that a row does not meet, as a refusal; null if it meets all."""
+    """The first expectation that a row fails, as a refusal; null if it meets all of them."""
     from pyspark.sql import functions as f
 
     found: list[Column] = []
     judged: Column = f.lit(True)
-    if flow.deleting:  # only a key is expected of a message that deletes
+    if flow.deleting:  # a message that deletes need only have a key
         deletes = f.col(CHANGE)["deleted"]
         judged = ~deletes
         reason = f"expected a key that names {', '.join(flow.deleting)}, because the message has no payload"

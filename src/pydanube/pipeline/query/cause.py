@@ -49,12 +49,12 @@ _OUT_OF_MEMORY = re.compile(r"\bjava\.lang\.OutOfMemoryError(?:: (?P<what>[^\n]*
 _MEMORY = "raise spark.driver.memory, on a cluster spark.executor.memory, in `spark`, or lower max_records"
 _CHECKPOINT = "the file was changed in a way that its checkpoint does not allow; `danube pipeline reset` starts over"
 _MOVED = "IllegalArgumentException: Wrong basePath "  # the files of the last batch are in another folder
-_NOTES = {
-    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _CHECKPOINT,
-    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": _CHECKPOINT,
-    "STATE_STORE_SCHEMA_FILE_THRESHOLD_EXCEEDED": _CHECKPOINT,
-    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA": _CHECKPOINT,
-}
+_CHECKPOINT_TAGS = (
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_SCHEMA_FILE_THRESHOLD_EXCEEDED",
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +91,15 @@ def cause_of(error: BaseException, output: Iterable[str] = ()) -> Cause:
         return Cause(found, _passes(found), trace)
     line, final = _foreign(error, text, trace)
     tag = _TAG.match(line)
-    note = _NOTES.get(tag["tag"]) if tag is not None else _CHECKPOINT if line.startswith(_MOVED) else None
-    if note is None:
+    if not line.startswith(_MOVED) and (tag is None or tag["tag"] not in _CHECKPOINT_TAGS):
         return Cause(PipelineFailed(_cut(line)), not final, trace)
     failed = PipelineFailed(line.split(". ")[0].rstrip("."))
-    failed.add_note(note)
+    failed.add_note(_CHECKPOINT)
     return Cause(failed, may_pass=False, trace=trace)
 
 
 def _own(error: BaseException) -> DanubeError | None:
-    """The error itself, or one that it was raised from."""
+    """The error itself, or the error of Danube that caused it."""
     seen: BaseException | None = error
     for _ in range(10):
         if isinstance(seen, DanubeError):
@@ -157,7 +156,7 @@ def _foreign(error: BaseException, text: str, trace: str) -> tuple[str, bool]:
 
 
 def _python(text: str) -> tuple[str, bool]:
-    """The last line of the last traceback, with the file and line that raised it."""
+    """The last line of the last traceback, with the file and line where it was raised."""
     lines = text[text.rindex(_TRACEBACK) :].splitlines()[1:]
     where = ""
     for line in lines:
@@ -179,8 +178,8 @@ def _tagged(plain: str) -> str:
     assert begin is not None
     message = plain[begin.start() :].split("\n== ")[0].split("\n=== ")[0].split("\n\tat ")[0]
     message, state, rest = message.partition(" SQLSTATE: ")
-    place = re.match(r"\w{5}\s*(\([^)]*\))", rest) if state else None
-    return _one_line(f"{message} {place[1]}" if place else message)
+    position = re.match(r"\w{5}\s*(\([^)]*\))", rest) if state else None
+    return _one_line(f"{message} {position[1]}" if position else message)
 
 
 def _innermost(plain: str, trace: str) -> str:

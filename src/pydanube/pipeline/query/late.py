@@ -1,4 +1,5 @@
-"""Late rows, found by their rule before the first step that keeps state: which they are, why, and rows without them."""
+"""Late rows, found by their rule before the first step that keeps state: which they are, why, and the rows without
+them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def is_late(frame: DataFrame, rule: Rule) -> Column | None:
 
 
 def _end(rule: Rule) -> Column:
-    """In microseconds. A row that belongs to several windows is late when the last of them is."""
+    """The time, in microseconds, that decides. A row in several windows is late when the last of them is."""
     from pyspark.sql import functions as f
 
     time = f.unix_micros(f.col(rule.column))

@@ -15,6 +15,7 @@ from typing import Any
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import SECOND
 from pydanube.client import Client
+from pydanube.operations.channels import Read
 from pydanube.pipeline.query.late import DROPPED
 from pydanube.pipeline.query.late import OBSERVED as LATE_OBSERVED
 from pydanube.spark.offsets import Offsets, from_json, rows_between, start_of_query
@@ -34,7 +35,7 @@ class Progress:
     rows: int = 0
     dead_rows: int | None = None
     late_rows: int | None = None  # None until there is a watermark
-    late_dropped: int = 0  # those of them that are not dead letters
+    late_dropped: int = 0  # late rows that did not become dead letters
     batches: int = 0
     restarts: int = 0
     rows_per_second: float | None = None
@@ -43,20 +44,16 @@ class Progress:
     state_rows: int | None = None
     state_bytes: int | None = None
     batch: int | None = None  # the last one with rows
-    done: Offsets = field(default_factory=dict)  # for topics: everything before is processed
+    done: Offsets = field(default_factory=dict)  # for topics: everything before these offsets is processed
     newest: Offsets = field(default_factory=dict)  # for topics: the ends when they were last looked up
-    _seen: str = ""  # the time of the last event; numbers do not identify batches without rows
-
-    @property
-    def seen(self) -> str:
-        return self._seen
+    seen: str = ""  # the time of the last event; numbers do not identify batches without rows
 
     def take(self, event: Mapping[str, Any]) -> bool:
-        """Returns whether the event is new. Events come in order, and may come twice."""
+        """Returns whether the event is new. Events come in order, but the same one may come more than once."""
         time = str(event.get("timestamp", ""))
-        if time <= self._seen:
+        if time <= self.seen:
             return False
-        self._seen = time
+        self.seen = time
         sources = [each for each in event.get("sources", ()) if isinstance(each, dict)]
         counted = int(event.get("numInputRows") or 0)
         rows = self._take_sources(sources, counted)
@@ -82,15 +79,15 @@ class Progress:
         return True
 
     def _take_late(self, observed: Mapping[str, Any], operators: Sequence[Mapping[str, Any]]) -> None:
-        """Late rows that were found before the steps, and those that Spark itself dropped."""
-        kept = int(observed.get(OBSERVED, {}).get(LATE) or 0)
+        """Counts late rows that were found before the steps, and those that Spark itself dropped."""
+        letters = int(observed.get(OBSERVED, {}).get(LATE) or 0)
         dropped = int(observed.get(LATE_OBSERVED, {}).get(DROPPED) or 0)
         dropped += sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in operators)
-        self.late_rows = (self.late_rows or 0) + kept + dropped
+        self.late_rows = (self.late_rows or 0) + letters + dropped
         self.late_dropped += dropped
 
     def _take_sources(self, sources: list[dict[str, Any]], counted: int) -> int:
-        """How many rows were read: by the offsets of topics, or else by Spark's count for each scan."""
+        """Counts the rows that were read: by the offsets of topics, otherwise by Spark's count for each scan."""
         for each in sources:
             end = _offsets(each.get("endOffset"))
             if end is None:
@@ -124,7 +121,7 @@ def _number(value: Any) -> float | None:
 
 
 def _watermark(times: Mapping[str, Any]) -> int | None:
-    """In microseconds; None until there is one, which Spark shows as 1970."""
+    """The watermark in microseconds; None until there is one, which Spark shows as 1970."""
     try:
         found = datetime.fromisoformat(str(times["watermark"]))
     except (KeyError, ValueError):
@@ -168,21 +165,20 @@ class Lag:
         """The partitions with unread rows: name, next offset, number of rows."""
         described = await client.admin.describe_topic(name)
         known = done[name]
-        if int(described["id"]) != known.id:
+        if described.id != known.id:
             return []
-        ends, firsts = list(map(int, described["ends"])), list(map(int, described["firsts"]))
         found = []
-        for number, end in enumerate(ends):
-            at = max(known.next[number] if number < len(known.next) else 0, firsts[number])
+        for number, (first, end) in enumerate(zip(described.firsts, described.ends, strict=True)):
+            at = max(known.next[number] if number < len(known.next) else 0, first)
             if end > at:
-                partition = f"{name}-part-{number}" if described["partitions"] else name
+                partition = f"{name}-part-{number}" if described.partitions else name
                 found.append((partition, at, end - at))
         return found
 
     async def _time(self, client: Client, partition: str, offset: int) -> int | None:
         if (partition, offset) in self._times:
             return self._times[partition, offset]
-        answer = await client.ask_any("read", {"topic": partition, "offset": offset, "bytes_max": 1})
+        answer = await client.ask_any(Read(partition, offset, bytes_max=1))
         if not isinstance(answer, Batches) or not answer.batches:
             return None
         return Batch.parse(answer.batches[0]).append_time

@@ -158,7 +158,7 @@ class Sessions:
         return (errors or [str(error)])[0][:400]
 
     def check(self) -> None:
-        """Checks that something listens at the Connect server's address, as its client would try for 15 minutes."""
+        """Checks that something listens at the Connect server's address: its client would try for 15 minutes."""
         if self._remote is None:
             return
         try:
@@ -208,7 +208,7 @@ class Sessions:
 
 
 def _register(spark: SparkSession) -> None:
-    """Spark finds them by itself, unless there is a broken `pyspark_*` package, which hides all others."""
+    """Registers the sources and sinks, in case a broken `pyspark_*` package hides them from Spark."""
     from pydanube.pipeline.query.writer import TablesSink
     from pydanube.spark.source import DanubeSource
 

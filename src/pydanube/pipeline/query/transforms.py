@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.spec.steps import WINDOW_COLUMNS, Aggregate, Deduplicate, Python, Sql, Step, Watermark, step_path
+from pydanube.spark.decode_types import quoted_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,11 +27,10 @@ LINE_CHARACTERS_MAX = 500
 
 
 class StepFailed(Exception):
-    """A step cannot be applied, for the reason given. The caller knows which step it is."""
+    """A step cannot be applied; the text says why. The caller knows which step it is."""
 
 
 def apply(frame: DataFrame, steps: tuple[Step, ...]) -> DataFrame:
-    """Applies all steps in order."""
     for at, step in enumerate(steps):
         with errors_at(step_path(at, step)):
             frame = _applied(frame, step)
@@ -79,7 +79,8 @@ def one_line(error: Exception) -> str:
 
 
 def sql(frame: DataFrame, text: str) -> DataFrame:
-    """The query sees the frame as `input`. No other query does, because several pipelines may share a session."""
+    """Runs the query, which sees the frame as `input`. No other query does, because several pipelines may share a
+    session."""
     query = text.replace("{", "{{").replace("}", "}}")
     wrapped = f"WITH input AS (SELECT * FROM {{frame}}) SELECT * FROM (\n{query}\n)"
     found: DataFrame = frame.sparkSession.sql(wrapped, frame=frame)
@@ -99,11 +100,7 @@ def _aggregated(frame: DataFrame, step: Aggregate) -> DataFrame:
     start, end = (
         f.col("_window")[name].alias(shown) for name, shown in zip(("start", "end"), WINDOW_COLUMNS, strict=True)
     )
-    return found.select(start, end, *(f.col(_quoted(name)) for name in found.columns[1:]))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return found.select(start, end, *(f.col(quoted_name(name)) for name in found.columns[1:]))
 
 
 # -- Python ------------------------------------------------------------------------------------------------------------
@@ -154,10 +151,7 @@ def load(file: str) -> ModuleType:
     known = set(sys.modules)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
-    compiles, sys.dont_write_bytecode = (
-        sys.dont_write_bytecode,
-        True,
-    )  # it hides changes within a second
+    compiles, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # it hides changes within a second
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the user's file raises

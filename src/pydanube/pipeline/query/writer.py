@@ -14,20 +14,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
+from pydanube.base.errors import OptionInvalid, SchemaMismatch
 from pydanube.base.limits import TASK_ROWS_BYTES
 from pydanube.pipeline.spec.columns import DEAD
 from pydanube.pipeline.spec.plan import Plan, target_of
@@ -36,6 +30,7 @@ from pydanube.pipeline.targets.target import CHANGE, Stager, Target, with_change
 from pydanube.spark.committing import BATCH, QUERY, run_of, source_end
 from pydanube.spark.durable import sync_checkpoint
 from pydanube.spark.error_help import with_help
+from pydanube.spark.sink import TaskWriter, of_one_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +47,7 @@ _IDENTITY = ("query", "run", "batch")  # which write it is; over Connect, within
 _OPTIONS = {"plan", "checkpointlocation", "queryname", *_IDENTITY}  # Spark itself sets the query's name
 
 
-_prepared: dict[tuple[str, str, bool, bool], float] = {}  # until when, in this process; commits check again anyway
+_prepared: dict[tuple[str, str, bool, bool], float] = {}  # until when, in this process; a commit always checks again
 
 
 @dataclass
@@ -66,8 +61,8 @@ class Staged(WriterCommitMessage):
     letters: bytes = b""
 
 
-class _Writer:
-    """What both kinds of writes have in common. Copied to every task."""
+class _Writer(TaskWriter):
+    """Copied to every task."""
 
     def __init__(
         self,
@@ -83,8 +78,8 @@ class _Writer:
         self._plan = plan
         self._targets = [target_of(spec) for spec in plan.targets]
         self._letters = target_of(plan.dead_letters) if plan.dead_letters is not None and dead else None
-        self._schema = schema  # of rows that fit, as tables have them
-        self._rows_schema = with_change(schema) if change else schema  # and as they arrive
+        self._schema = schema  # of rows that fit, as tables store them
+        self._rows_schema = with_change(schema) if change else schema  # as rows arrive
         self._letter_schema = letter_schema()
         self._replace = replace
         self._checkpoint = checkpoint
@@ -120,12 +115,6 @@ class _Writer:
                     f"{target.label} is written to twice by one pipeline; only the first write would count"
                 )
             known.add(target.identity)
-
-    @with_help
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        context = TaskContext.get()
-        assert context is not None
-        return self.stage(iterator, context.getLocalProperty, context.partitionId())
 
     def stage(self, rows: Iterator[pa.RecordBatch], property_of: Callable[[str], str | None], partition: int) -> Staged:
         mark = mark_of(self._plan.pipeline, property_of, self._identity)
@@ -201,43 +190,29 @@ class _Writer:
             rows = rows.select(self._rows_schema.names).cast(self._rows_schema)  # `_change` may be anywhere
         return rows, bad
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        staged = [each for each in messages if isinstance(each, Staged)]
-        marks = {each.mark for each in staged}
-        if len(staged) < len(messages) or len(marks) > 1:
-            raise SinkExpired("a task delivered nothing, or something that belongs to another write")
-        staged = self._all_staged(staged)
-        for found in marks:
-            mark = dataclasses.replace(found, source=source_end(self._checkpoint, found.batch))
-            replaces = self._plan.replaces
-            if self._letters is not None:
-                parts = [each.dead for each in staged if each.dead is not None]
-                self._letters.commit(dead_letters(mark), self._letter_schema, parts, replace=False, replaces=replaces)
-            for number, target in enumerate(self._targets):
-                parts = [each.parts[number] for each in staged if each.parts and each.parts[number] is not None]
-                target.commit(mark, self._schema, parts, replace=self._replace, replaces=replaces)
+    def commit_all(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        tasks = of_one_write(messages, Staged, lambda each: each.mark)
+        if not tasks:
+            return
+        staged, mark, replaces = self._all_staged(tasks), tasks[0].mark, self._plan.replaces
+        mark = dataclasses.replace(mark, source=source_end(self._checkpoint, mark.batch))
+        if self._letters is not None:
+            parts = [each.dead for each in staged if each.dead is not None]
+            self._letters.commit(dead_letters(mark), self._letter_schema, parts, replace=False, replaces=replaces)
+        for number, target in enumerate(self._targets):
+            parts = [each.parts[number] for each in staged if each.parts and each.parts[number] is not None]
+            target.commit(mark, self._schema, parts, replace=self._replace, replaces=replaces)
 
 
 class TablesBatchWriter(_Writer, DataSourceArrowWriter):
     """Within foreachBatch, for a batch of the query."""
 
-    @with_help
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark also calls it if the commit succeeded and only its answer was lost, so it changes nothing."""
-
 
 class TablesStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """`writeStream.format("danube_tables")`. Spark creates one for each task and each commit."""
 
-    @with_help
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._commit(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Spark also calls it if the commit succeeded and only its answer was lost, so it changes nothing."""
+Kind = TypeVar("Kind", bound=_Writer)
 
 
 class TablesSink(DataSource):
@@ -255,17 +230,16 @@ class TablesSink(DataSource):
     def schema(self) -> str:
         raise OptionInvalid("danube_tables can only be written to, by pipelines; read a table at its own location")
 
-    @with_help
     def writer(self, schema: StructType, overwrite: bool) -> TablesBatchWriter:
-        sync_checkpoint(self.options.get("checkpointLocation"))
-        writer = TablesBatchWriter(*_given(self.options, schema), **_arguments(self.options, schema, overwrite))
-        writer.prepare()
-        return writer
+        return self._prepared(TablesBatchWriter, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TablesStreamWriter:
+        return self._prepared(TablesStreamWriter, schema, overwrite)
 
     @with_help
-    def streamWriter(self, schema: StructType, overwrite: bool) -> TablesStreamWriter:
+    def _prepared(self, kind: type[Kind], schema: StructType, overwrite: bool) -> Kind:
         sync_checkpoint(self.options.get("checkpointLocation"))
-        writer = TablesStreamWriter(*_given(self.options, schema), **_arguments(self.options, schema, overwrite))
+        writer = kind(*_given(self.options, schema), **_arguments(self.options, schema, overwrite))
         writer.prepare()
         return writer
 
@@ -285,7 +259,7 @@ def mark_of(
 
 
 def packed(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """As a stream of Arrow; empty if there are no rows."""
+    """The rows as a stream of Arrow; empty if there are none."""
     import pyarrow as pa
 
     if not batches:

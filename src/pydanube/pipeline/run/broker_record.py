@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from pydanube.base.errors import DanubeError, LimitReached, VerbUnknown
-from pydanube.base.limits import NOTE_BYTES_MAX, PIPELINE_RECORD_PAGES
+from pydanube.base.limits import PIPELINE_RECORD_PAGES, RECORD_BYTES_MAX
+from pydanube.operations.pipelines import KeepPipelineRecord
 from pydanube.pipeline.run.preflight import OPEN_SECONDS, needs_broker
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.locations import local_path
@@ -42,15 +43,15 @@ class BrokerRecord:
     def save(self, record: Mapping[str, Any]) -> None:
         text = json.dumps(record)
         with self._linked() as link:
-            if len(text) > NOTE_BYTES_MAX:
+            if len(text) > RECORD_BYTES_MAX:
                 text = self._save_pages(link, text)
             self._ask(link, 0, text)
 
     def _save_pages(self, link: BrokerLink | None, text: str) -> str:
         """Returns what the first page says."""
-        texts = [text[at : at + NOTE_BYTES_MAX] for at in range(0, len(text), NOTE_BYTES_MAX)]
+        texts = [text[at : at + RECORD_BYTES_MAX] for at in range(0, len(text), RECORD_BYTES_MAX)]
         if len(texts) >= _HALF:
-            raise LimitReached(f"the record has {len(text)} bytes; the maximum is {(_HALF - 1) * NOTE_BYTES_MAX}")
+            raise LimitReached(f"the record has {len(text)} bytes; the maximum is {(_HALF - 1) * RECORD_BYTES_MAX}")
         before = (self._page(link, 0) or {}).get(_PAGES, (0, 0))
         first = 1 if before[0] >= _HALF else _HALF
         for at, each in enumerate(texts):
@@ -65,10 +66,9 @@ class BrokerRecord:
         if link is None:
             return None
         try:
-            answer = link.wait(link.client.ask("pipeline.record", record_fields(self._name, page=page, text=text)))
+            return link.wait(link.client.ask(KeepPipelineRecord(self._name, page=page, record=text))).record
         except VerbUnknown:  # an older broker
             return None
-        return None if answer["record"] is None else str(answer["record"])
 
     @contextmanager
     def _linked(self) -> Iterator[BrokerLink | None]:
@@ -84,13 +84,6 @@ class BrokerRecord:
             yield link
         finally:
             link.close()
-
-
-def record_fields(
-    pipeline: str, *, page: int, text: str | None, part: str | None = None, before: str | None = None
-) -> dict[str, Any]:
-    given = {"part": part, "record": text, "before": before}
-    return {"pipeline": pipeline, "page": page, **{name: each for name, each in given.items() if each is not None}}
 
 
 def broker_record_of(flow: Flow, url: str, ca_file: str | None = None) -> BrokerRecord | None:

@@ -16,20 +16,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, TargetRefused
 from pydanube.base.limits import MIB
-from pydanube.pipeline.spec.changes import REASONS
+from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.locations import local_path, location_identity
-from pydanube.spark.durable import repair_checkpoint
+from pydanube.pipeline.spec.steps import Aggregate, Deduplicate, Step
+from pydanube.spark.durable import batch_numbers, repair_checkpoint
+
+if TYPE_CHECKING:
+    from pydanube.pipeline.run.broker_record import BrokerRecord
 
 RECORD, LOCK, METADATA = "pipeline.json", "lock", "metadata"
 RECORD_BYTES_MAX = 32 * MIB  # it may contain the offsets of very many partitions
 LOCK_BYTES_MAX = 1_000
-REPLACES_MAX = 100  # the newest: a target remembers only who wrote to it last
+REPLACES_MAX = 100  # the newest ones: a target remembers only which query wrote to it last
 _OF_SPARK = ("offsets", "commits", METADATA)
+REASONS = {
+    "source": "a position in one kind of source means nothing in another",
+    "transforms": "the state it holds belongs to other windows, groups or values",
+    "output_mode": "open windows would never be written, or be written twice",
+    "dead_letters": "with transforms, late rows are read by a separate scan, which the checkpoint does not include",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,36 +52,20 @@ class Record:
     replaces: tuple[str, ...] = ()  # queries that this one takes over from
     digest: str = ""
     essentials: Mapping[str, Any] = field(default_factory=dict)  # the parts of the file behind the digest
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # what must not change, see `changes.py`
-    place: str = ""  # identifies the checkpoint if the broker keeps the record, which it has once for each name
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # what must not change, see `fixed`
+    location: str = ""  # identifies the checkpoint if the broker keeps the record, which it has once for each name
 
 
-class RecordStore(Protocol):
-    """Where the record is kept if only Spark can write to the checkpoint."""
-
-    def load(self) -> dict[str, Any] | None: ...
-
-    def save(self, record: Mapping[str, Any]) -> None: ...
-
-
+@dataclass(eq=False, slots=True)
 class Checkpoint:
-    """Created by `open_checkpoint`. It holds the lock until `close`."""
+    """Opened by `open_checkpoint`. It holds the lock until `close`."""
 
-    def __init__(
-        self,
-        root: str,
-        path: Path | None,
-        record: Record,
-        lock: int | None,
-        before: str | None = None,
-        store: RecordStore | None = None,
-    ) -> None:
-        self.root = root
-        self.record = record
-        self.before = before  # the run that had the lock before, and has ended
-        self._path = path
-        self._lock = lock
-        self._store = store
+    root: str
+    _path: Path | None
+    record: Record
+    _lock: int | None
+    before: str | None = None  # the run that held the lock before this one, and has ended
+    _store: BrokerRecord | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -146,17 +140,19 @@ class Checkpoint:
 
     def tidy(self) -> None:
         """Deletes earlier generations once this one has committed a batch. The rest is deleted later."""
-        if self._path is None or not _has_entries(self._path / str(self.record.generation) / "commits"):
+        if self._path is None:
+            return
+        if not batch_numbers(self._path / str(self.record.generation) / "commits", absent=(OSError,)):
             return
         for each in self._path.iterdir():
             if each.name.isdecimal() and int(each.name) < self.record.generation:
                 shutil.rmtree(each, ignore_errors=True)
 
     def _write(self, record: Record) -> None:
-        """Written under another name first, so that it is never seen incomplete."""
+        """Writes to another name first, so that the file is never seen incomplete."""
         if self._path is None:
             assert self._store is not None
-            self.record = replace(record, place=location_identity(self.root))
+            self.record = replace(record, location=location_identity(self.root))
             self._store.save(asdict(self.record))
             return
         handle, temporary = tempfile.mkstemp(dir=self._path, prefix=f".{RECORD}-")
@@ -176,11 +172,11 @@ class Checkpoint:
         self.record = record
 
 
-def open_checkpoint(root: str, name: str, run: str = "", store: RecordStore | None = None) -> Checkpoint:
+def open_checkpoint(root: str, name: str, run: str = "", store: BrokerRecord | None = None) -> Checkpoint:
     """Raises `PipelineRunning` if a process uses it, `FlowInvalid` if another pipeline owns it; `TargetRefused`."""
     local = local_path(root)
     if local is None:
-        return Checkpoint(root, None, _stored_record(root, name, store), None, store=store)
+        return Checkpoint(root, None, _stored_record(root, name, store), None, None, store)
     path = Path(local)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -205,7 +201,7 @@ def read_record(root: str, name: str) -> Record | None:
     return _read(Path(local), name)
 
 
-def _stored_record(root: str, name: str, store: RecordStore | None) -> Record:
+def _stored_record(root: str, name: str, store: BrokerRecord | None) -> Record:
     found = None if store is None else store.load()
     if found is None:
         return Record(name)
@@ -213,15 +209,15 @@ def _stored_record(root: str, name: str, store: RecordStore | None) -> Record:
         record = _record(found)
     except (ValueError, TypeError, KeyError):
         raise FlowInvalid(f"checkpoint: the broker's record of {name}, at {root}, is from another version") from None
-    if record.place not in ("", location_identity(root)):
+    if record.location not in ("", location_identity(root)):
         raise FlowInvalid(
-            f"checkpoint: the broker knows {name} with the checkpoint {record.place}, not {root}; put it back, give "
+            f"checkpoint: the broker knows {name} with the checkpoint {record.location}, not {root}; put it back, give "
             f"this pipeline another name, or, if the other never runs again, `danube pipeline forget {name} --records`"
         )
     return record
 
 
-def peek(root: str, name: str, store: RecordStore | None = None) -> tuple[Record, bool, str | None]:
+def peek(root: str, name: str, store: BrokerRecord | None = None) -> tuple[Record, bool, str | None]:
     """What a run would find: the record, whether there is something to continue from, and the run that used it last and
     has ended. Creates nothing. Raises as `open_checkpoint` does.
     """
@@ -294,7 +290,10 @@ def _read(path: Path, name: str) -> Record:
 
 
 def _record(found: Mapping[str, Any]) -> Record:
-    record = Record(**{**found, "replaces": tuple(map(str, found["replaces"]))})
+    fields = dict(found)
+    if "place" in fields:  # as earlier versions called it
+        fields["location"] = fields.pop("place")
+    record = Record(**{**fields, "replaces": tuple(map(str, found["replaces"]))})
     if type(record.generation) is not int or record.generation < 0:
         raise ValueError(record.generation)
     return record
@@ -304,13 +303,29 @@ def _refused(root: str, error: OSError) -> DanubeError:
     return TargetRefused(f"the checkpoint {root} cannot be written: {error.strerror}")
 
 
-def _has_entries(folder: Path) -> bool:
-    try:
-        return any(each.name.isdecimal() for each in folder.iterdir())
-    except OSError:
-        return False
-
-
 def _remove(path: str) -> None:
     if os.path.exists(path):
         os.unlink(path)
+
+
+def fixed(flow: Flow) -> dict[str, Any]:
+    """The parts of a file, by key and as JSON, that must not change while its checkpoint is in use.
+
+    Otherwise results would be wrong. Spark refuses some of these changes with errors of its own, and does not notice
+    others: it would add the sums of one window to those of another. Aggregates in SQL are checked by Spark alone.
+    """
+    return {
+        "source": flow.source.kind,
+        "transforms": [_remembered(each) for each in flow.transforms if isinstance(each, Aggregate | Deduplicate)],
+        "output_mode": flow.output_mode,
+        "dead_letters": flow.dead_letters is not None and bool(flow.transforms),
+    }
+
+
+def _remembered(step: Step) -> list[Any]:
+    """The parts that its state depends on. Columns may be renamed."""
+    if isinstance(step, Deduplicate):
+        return ["deduplicate", *sorted(step.columns)]
+    assert isinstance(step, Aggregate)
+    times = [None if each is None else int(each) for each in (step.window, step.slide)]
+    return ["aggregate", *times, step.on, list(step.by), [" ".join(text.split()) for text in step.values.values()]]

@@ -22,14 +22,8 @@ log = logging.getLogger(__name__)
 EVERY_SECONDS = 2.0
 ANSWER_SECONDS = 5.0  # for one report
 LINES_WAITING_MAX = 500  # as many as a broker keeps
-STARTING, RUNNING, RETRYING, STOPPING, STOPPED, FAILED = (
-    "starting",
-    "running",
-    "retrying",
-    "stopping",
-    "stopped",
-    "failed",
-)
+STARTING, RUNNING, RETRYING = "starting", "running", "retrying"
+STOPPING, STOPPED, FAILED = "stopping", "stopped", "failed"
 
 
 class Reporter:

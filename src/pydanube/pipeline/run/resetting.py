@@ -18,6 +18,7 @@ from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.source import Reset
 from pydanube.pipeline.targets.mark import Mark, dead_letters
 from pydanube.spark.committing import source_end
+from pydanube.spark.durable import batch_numbers
 from pydanube.spark.offsets import Offsets, from_json
 
 
@@ -29,12 +30,7 @@ async def plan_reset(client: Client, flow: Flow, checkpoint: Checkpoint, url: st
 
 def reached_offsets(checkpoint: Checkpoint) -> Offsets | None:
     """Where the last committed batch ends; None if there is none, or if the source is not a topic."""
-    try:
-        batches = [
-            int(each.name) for each in (Path(checkpoint.location) / "commits").iterdir() if each.name.isdecimal()
-        ]
-    except OSError:
-        return None
+    batches = batch_numbers(Path(checkpoint.location) / "commits", absent=(OSError,))
     ends = source_end(checkpoint.location, max(batches)) if batches else ""
     try:
         return from_json(json.loads(ends)[0]) if ends else None

@@ -29,9 +29,8 @@ from pydanube.pipeline.query.progress import Progress
 from pydanube.pipeline.query.session import JvmOutput, Sessions, settings_not_in_force
 from pydanube.pipeline.run import preflight
 from pydanube.pipeline.run.broker_record import broker_record_of
-from pydanube.pipeline.run.checkpoint import Checkpoint, open_checkpoint, peek
+from pydanube.pipeline.run.checkpoint import Checkpoint, fixed, open_checkpoint, peek
 from pydanube.pipeline.run.reporting import FAILED, RETRYING, RUNNING, STARTING, STOPPED, STOPPING, Reporter
-from pydanube.pipeline.spec.changes import fixed
 from pydanube.pipeline.spec.flow import Flow, check_master, warnings
 
 if TYPE_CHECKING:
@@ -42,8 +41,8 @@ log = logging.getLogger(__name__)
 TURN_SECONDS = 0.25  # between checks for signals and orders
 LOOK_SECONDS = 1.0  # between checks of the progress
 LINE_SECONDS = 30.0  # between lines about the progress
-IDLE_LINE_SECONDS = 600.0  # and while nothing happens
-BATCH_SECONDS = 20.0  # that a running batch gets to finish after a stop
+IDLE_LINE_SECONDS = 600.0  # the same while nothing happens
+BATCH_SECONDS = 20.0  # how long the current batch may still take after a stop
 WELL_SECONDS = 60.0  # a query that still makes progress after this time has recovered from its failures
 BACKOFF_SECONDS_MAX = 60.0
 LABEL_CHARACTERS_MAX, PATH_CHARACTERS_MAX, SINKS_REPORTED_MAX = 120, 500, 10  # of a report to the broker
@@ -64,8 +63,6 @@ def run(flow: Flow, **options: Any) -> Outcome:
 
 
 class Runner:
-    """One run of one pipeline."""
-
     def __init__(
         self,
         flow: Flow,
@@ -105,7 +102,7 @@ class Runner:
         self._fatal: DanubeError | None = None
         self._reporter: Reporter | None = None
         self._failures = 0
-        self._notes: list[str] = []
+        self._warnings: list[str] = []
         self._next_line = 0.0
         self._lined_rows = -1
 
@@ -128,7 +125,7 @@ class Runner:
         check_master(flow, self._sessions.where)
         store = broker_record_of(flow, self._url, self._ca_file)
         record, begun, gone = peek(flow.checkpoint, flow.name, store)
-        self._notes = preflight.check(flow, self._url, begun=begun, start=record.start, gone=gone).notes
+        self._warnings = preflight.check(flow, self._url, begun=begun, start=record.start, gone=gone).warnings
         with open_checkpoint(flow.checkpoint, flow.name, self.run_id, store) as checkpoint:
             checkpoint.check(fixed(flow))
             self._reporter = self._make_reporter(checkpoint)
@@ -152,7 +149,7 @@ class Runner:
 
     def _supervise(self, checkpoint: Checkpoint) -> str:
         """Runs one query after the other, until there is a reason to end."""
-        for warning in (*warnings(self._flow, self._sessions.where), *self._notes):
+        for warning in (*warnings(self._flow, self._sessions.where), *self._warnings):
             self._say(f"note: {warning}")
         while True:
             ended = self._run_query(checkpoint)
@@ -201,15 +198,7 @@ class Runner:
         for setting in settings_not_in_force(spark, flow.spark):
             self._say(f"note: {setting} is not applied: this program's Spark session was created without it")
         self._listen()  # Spark has replaced our handler
-        query = build.query(
-            spark,
-            flow,
-            url=self._url,
-            checkpoint=checkpoint.location,
-            start=record.start,
-            replaces=record.replaces,
-            available_now=self._available_now,
-        )
+        query = _begin(spark, flow, checkpoint, self._url, self._available_now)
         sinks = ", ".join(each.label for each in flow.sinks)
         self._say(f"started on {self._sessions.where}: {flow.source.label} to {sinks}; {where}; query {query.id}")
         return query
@@ -294,9 +283,8 @@ class Runner:
         return True
 
     def _look(self, query: StreamingQuery) -> bool:
-        """Takes in what Spark has reported since. Returns whether there was anything: a healthy query reports even if
-        idle.
-        """
+        """Takes in what Spark has reported since. Returns whether that was anything: a healthy query reports even if
+        idle."""
         last = _event(query.lastProgress)
         news = last is not None and str(last.get("timestamp", "")) > self.progress.seen
         if news:
@@ -408,21 +396,21 @@ def start(spark: SparkSession, flow: Flow, *, url: str, available_now: bool | No
     """Starts only the query, in an existing session, with the same record as a run. The lock is released at once: the
     caller watches the query, and tables and the subscription refuse a second one. Notes of a run are logged.
     """
+    preflight.check_kinds(flow)
     with open_checkpoint(flow.checkpoint, flow.name, store=broker_record_of(flow, url)) as checkpoint:
         for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
             log.info("%s: %s has changed since the checkpoint was created", flow.name, key)
         for warning in warnings(flow, spark.conf.get("spark.master", "") or ""):
             log.warning("%s: %s", flow.name, warning)
-        record = checkpoint.record
-        return build.query(
-            spark,
-            flow,
-            url=url,
-            checkpoint=checkpoint.location,
-            start=record.start,
-            replaces=record.replaces,
-            available_now=available_now,
-        )
+        return _begin(spark, flow, checkpoint, url, available_now)
+
+
+def _begin(
+    spark: SparkSession, flow: Flow, checkpoint: Checkpoint, url: str, available_now: bool | None
+) -> StreamingQuery:
+    start, replaces = checkpoint.record.start, checkpoint.record.replaces
+    options: dict[str, Any] = {"checkpoint": checkpoint.location, "start": start, "replaces": replaces}
+    return build.query(spark, flow, url=url, available_now=available_now, **options)
 
 
 def _event(progress: Any) -> dict[str, Any] | None:
@@ -457,13 +445,13 @@ def end_line(found: Progress) -> str:
 
 
 def _late_words(found: Progress) -> list[str]:
-    """Late rows, so that none is dropped silently."""
-    kept = (found.late_rows or 0) - found.late_dropped
+    """What happens to late rows, in words, because none is dropped silently."""
+    letters = (found.late_rows or 0) - found.late_dropped
     words = [f"{found.late_dropped:,} late rows were dropped"] if found.late_dropped else []
-    return [*words, *([f"{kept:,} late rows are dead letters"] if kept else [])]
+    return [*words, *([f"{letters:,} late rows are dead letters"] if letters else [])]
 
 
 def stderr_line(line: str) -> None:
-    """With the time, in UTC."""
+    """A line for stderr, with the time in UTC."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     print(f"{stamp} {line}", file=sys.stderr, flush=True)

@@ -23,8 +23,8 @@ TABLES = "tables"  # the position to reset to
 
 class TargetPosition(NamedTuple):
     start: str  # offsets, in the format of a reset
-    queries: tuple[str, ...]  # that wrote to the targets
-    notes: tuple[str, ...]  # what differs from a pipeline with its checkpoint, in words
+    queries: tuple[str, ...]  # the queries that wrote to the targets
+    differences: tuple[str, ...]  # what differs from a pipeline with its checkpoint, in words
 
 
 async def position_of_targets(flow: Flow, url: str) -> TargetPosition:
@@ -44,13 +44,13 @@ async def position_of_targets(flow: Flow, url: str) -> TargetPosition:
             f"--to {TABLES}: targets are not at the same batch: {positions}; start at offsets of your choice, and "
             "delete from the others what they would get twice"
         )
-    notes = []
+    differences = []
     if letters is not None and letters.batch > found[0].batch:
-        notes.append("dead letters of batches in which nothing else was written are repeated")
+        differences.append("dead letters of batches in which nothing else was written are repeated")
     if may_drop(flow.transforms, "append"):
-        notes.append("the state of windows and duplicates is lost")
+        differences.append("the state of windows and duplicates is lost")
     queries = tuple(dict.fromkeys(each.query for each in (*found, *([letters] if letters is not None else []))))
-    return TargetPosition(_offsets(flow, found), queries, tuple(notes))
+    return TargetPosition(_offsets(flow, found), queries, tuple(differences))
 
 
 def _offsets(flow: Flow, marks: Sequence[Mark]) -> str:
@@ -65,7 +65,7 @@ def _offsets(flow: Flow, marks: Sequence[Mark]) -> str:
 
 
 async def _mark(flow: Flow, sink: Sink, url: str, *, dead: bool = False) -> Mark | None:
-    """What a target remembers of the pipeline. It is asked in a thread, with a mark that no batch has."""
+    """What a target remembers of the pipeline. Runs in a thread, with a mark that no batch has."""
     now = Mark(flow.name, "", "", 0, "?")
     target = target_of(sink.spec(flow.url or url))
     return await asyncio.to_thread(target.remembered, dead_letters(now) if dead else now)

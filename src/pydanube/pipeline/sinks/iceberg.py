@@ -75,16 +75,8 @@ class IcebergSink(TransactionalTable):
         return IcebergTarget(address, **table_options(spec))
 
     def spec(self, url: str) -> dict[str, Any]:
-        return {
-            "kind": "iceberg",
-            "table": self.table,
-            "catalog": self.catalog,
-            "type": self.type,
-            "uri": self.uri,
-            "warehouse": self.warehouse,
-            "properties": dict(self.properties),
-            **self.table_spec(),
-        }
+        named = {name: getattr(self, name) for name in ("table", *_CATALOG)}
+        return {"kind": "iceberg", **named, "properties": dict(self.properties), **self.table_spec()}
 
     @property
     def label(self) -> str:
@@ -127,7 +119,7 @@ def _properties(section: Section) -> dict[str, str]:
 
 
 def _catalog_uri(section: Section) -> str | None:
-    """The file of an SQLite catalog is relative to the declaration, like every other path."""
+    """The address of the catalog. An SQLite file is relative to the declaration, like every other path."""
     uri = section.maybe_text("uri")
     if uri is None:
         return None

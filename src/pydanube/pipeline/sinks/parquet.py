@@ -54,7 +54,7 @@ class ParquetSink(FolderSink):
 
 
 def _with_partitions(batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
-    """With the partition columns, whose values are only in the names of folders."""
+    """The schema with the partition columns, whose values are only in the names of folders."""
     import pyarrow as pa
 
     for step in path.split("/")[:-1]:

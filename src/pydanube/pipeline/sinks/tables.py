@@ -29,8 +29,6 @@ SLICE_ROWS = 100  # that become Python objects at a time: with the largest paylo
 
 @dataclass(frozen=True, kw_only=True)
 class TableSink(Sink):
-    """A table of any format."""
-
     is_table: ClassVar[bool] = True
     partition_by: tuple[str, ...] = ()
 
@@ -43,7 +41,7 @@ class TableSink(Sink):
         return found
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Those columns of dead letters that the table has. Blocks."""
+        """The columns of dead letters, as far as the table has them. Blocks."""
         raise NotImplementedError
 
     async def letters(self, client: Client, url: str) -> AsyncIterator[list[dict[str, Any]]]:
@@ -54,13 +52,13 @@ class TableSink(Sink):
 
 
 def letter_columns(there: Iterable[str]) -> tuple[str, ...]:
-    """Those of a dead letter that a table has: an older table may lack some."""
+    """The columns of a dead letter that a table has: an older table may lack some."""
     known = set(there)
     return tuple(each for each in LETTER if each in known)
 
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Times as microseconds, because Python has no dates after the year 9999."""
+    """The rows with times as microseconds, because Python has no dates after the year 9999."""
     import pyarrow as pa
 
     for at, each in enumerate(batch.schema):
@@ -101,7 +99,7 @@ class TransactionalTable(TableSink):
     maintain: Maintenance = NO_MAINTENANCE
 
     def for_dead_letters(self, *, merge_schema: bool | None) -> Self:
-        """Their columns are the pipeline's own, so an older table gets those that it lacks."""
+        """The columns are the pipeline's own, so an older table gets those that it lacks."""
         return self if merge_schema is not None else replace(self, merge_schema=True)
 
     def table_spec(self) -> dict[str, Any]:
@@ -115,7 +113,6 @@ class TransactionalTable(TableSink):
 
 
 def parse_table(section: Section) -> dict[str, Any]:
-    """The keys of a table with a log."""
     return {
         "partition_by": section.names("partition_by"),
         "merge_schema": section.flag("merge_schema", False),

@@ -15,6 +15,7 @@ from pydanube.base.errors import OptionInvalid, TopicNotFound
 from pydanube.base.limits import PARTITIONS_MAX
 from pydanube.client import Client
 from pydanube.client.reader import partition_positions
+from pydanube.operations.sinks import ForgetSink
 from pydanube.pipeline.sinks.tables import SLICE_ROWS
 from pydanube.pipeline.spec.broker import OnBroker, parse_ca, parse_topic_name, parse_url
 from pydanube.pipeline.spec.context import Preflight
@@ -34,7 +35,7 @@ class TopicSink(OnBroker, Sink):
     topic: str
     key: str | None
     value: str | None
-    create_partitions: int | None  # if the topic does not exist when the pipeline starts
+    create_partitions: int | None  # for a topic that does not exist when the pipeline starts
 
     @classmethod
     def parse(cls, section: Section) -> Self:
@@ -94,8 +95,7 @@ class TopicSink(OnBroker, Sink):
     def forget(self, url: str, queries: Sequence[str], name: str) -> None:
         link = link_to(*self.address(url))
         for query in queries:
-            fields = {"query": query, "target": self.topic, "name": f"pipeline {name}"}
-            link.wait(link.client.ask("sink.forget", fields))
+            link.wait(link.client.ask(ForgetSink(query, self.topic, name=f"pipeline {name}")))
 
     async def letters(self, client: Client, url: str) -> AsyncIterator[list[dict[str, Any]]]:
         own = self.url if self.url != url else None
@@ -109,7 +109,7 @@ class TopicSink(OnBroker, Sink):
 
 
 def _row(payload: bytes | None) -> dict[str, Any]:
-    """A row as a topic has it: bytes are Base64, and times are texts."""
+    """A row as a topic stores it: bytes are Base64, and times are texts."""
     found = json.loads(payload or b"{}")
     row = dict(found) if isinstance(found, dict) else {}
     for name in ("key", "value"):

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from pydanube.base.errors import DanubeError
 from pydanube.pipeline.spec.fields import Section, absolute, shown
-from pydanube.spark.decode import decoder_of
-from pydanube.spark.decode_options import AVRO, FORMATS, PROTOBUF, RAW, ValueOptions
+from pydanube.spark.decode import AVRO, FORMATS, PROTOBUF, RAW, ValueOptions, decoder_of
 
 SCHEMA_FILE_BYTES_MAX = 512 * 1024
 

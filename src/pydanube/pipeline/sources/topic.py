@@ -25,14 +25,14 @@ from pydanube.pipeline.spec.fields import Section, parse_size, shown
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.sinks import Sink
 from pydanube.pipeline.spec.source import PERMISSIVE, Reset, Source
-from pydanube.spark.decode_options import AVRO, FORMATS, RAW
+from pydanube.spark.decode import AVRO, FORMATS, RAW
 from pydanube.spark.offsets import Offsets
 from pydanube.spark.options import DEFAULT_URL, EARLIEST, LATEST, Options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-STRUCT, COLUMNS = "struct", "columns"  # how a decoded row has what is known of its message
+STRUCT, COLUMNS = "struct", "columns"  # whether a decoded row holds its message's fields as a struct or as columns
 KEEP, SKIP = "keep", "skip"
 RECORDS_MAX = 1_000_000  # of a batch, unless the declaration says otherwise
 START_CHARACTERS_SHOWN = 120
@@ -62,7 +62,7 @@ class TopicSource(OnBroker, Source):
     pattern: str | None
     start: str  # earliest, latest, an ISO time or JSON of offsets
     subscription: str | None
-    release: bool  # messages that were read may be deleted, if nobody else needs them
+    release: bool  # messages that were read may be deleted, if nothing else needs them
     max_records: int
     max_bytes: int | None
     format: str
@@ -220,7 +220,7 @@ def _pattern(section: Section) -> str | None:
 
 
 def parse_start(path: str, found: Any) -> str:
-    """As the data source takes it: earliest, latest, a time with its zone, or offsets as JSON."""
+    """The start as the data source takes it: earliest, latest, a time with its zone, or offsets as JSON."""
     if isinstance(found, datetime):
         found = found.isoformat()
     if isinstance(found, Mapping):

@@ -37,17 +37,17 @@ async def check(source: TopicSource, client: Client, asked: Preflight) -> None:
     rows = sum(end - first for each in states.values() for first, end in zip(each.firsts, each.ends, strict=True))
     asked.checked.append(f"source: {source.label}, {len(states)} topics with {rows:,} messages")
     if not asked.begun and source.release:
-        asked.notes += await _released(client, list(states))
+        asked.warnings += await _released(client, list(states))
     if asked.running and source.subscription is not None:
         await _check_free(client, list(states), source.subscription)
         asked.checked.append(f"source: the subscription {source.subscription} is free")
 
 
 async def _released(client: Client, topics: list[str]) -> list[str]:
-    """A note about topics that keep messages only for subscriptions: this one may be their first."""
+    """A warning about topics that keep messages only for subscriptions: this one may be their first."""
     going = []
     for name in topics:
-        own = (await client.admin.describe_topic(name))["policies"]
+        own = (await client.admin.describe_topic(name)).policies
         if not any(own.get(each) for each in RETENTION):
             below = await client.admin.policies(name.split("/")[1])
             if not any(below.get(each) for each in RETENTION):
@@ -55,8 +55,8 @@ async def _released(client: Client, topics: list[str]) -> list[str]:
     if not going:
         return []
     which = going[0] if len(going) == 1 else f"{going[0]} and {len(going) - 1} more topics"
-    kept = " nor ".join(RETENTION)
-    return [f"release: messages that this pipeline has read may be deleted from {which}, which has neither {kept}"]
+    neither = " nor ".join(RETENTION)
+    return [f"release: messages that this pipeline has read may be deleted from {which}, which has neither {neither}"]
 
 
 async def _check_free(client: Client, topics: list[str], subscription: str) -> None:
@@ -70,7 +70,7 @@ async def _check_free(client: Client, topics: list[str], subscription: str) -> N
 
 async def _consumers(client: Client, topic: str, subscription: str) -> int:
     try:
-        return int((await client.admin.describe_subscription(topic, subscription))["consumers"])
+        return (await client.admin.describe_subscription(topic, subscription)).consumers
     except SubscriptionNotFound:
         return 0
 

@@ -24,7 +24,7 @@ from pydanube.spark.launch import cores_of
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-STRUCT = "message"  # the column with what is known of a decoded message
+STRUCT = "message"  # the column that describes a decoded message
 
 
 def read_topic(source: TopicSource, reading: Reading) -> DataFrame:
@@ -41,13 +41,13 @@ def read_topic(source: TopicSource, reading: Reading) -> DataFrame:
         shown = [name for name in raw.columns if name not in hidden]
         columns = [time.alias(name) if name == EVENT_TIME else f.col(name) for name in shown] + _change(raw, flow)
         received = [f.col("value"), f.lit(None).cast("string").alias("error")]
-        kept = flow.dead_letters is not None
+        whole = flow.dead_letters is not None
     else:
         columns = _decoded(source, flow, raw, time)
         received = [f.col("value_raw").alias("value"), f.col("value_error").alias("error")]
-        kept = source.mode == PERMISSIVE  # otherwise the source itself ends the query at a payload that does not fit
-    whole = [f.struct(*MESSAGE, *received).alias(RECEIVED)] if kept else []
-    return raw.select(*columns, *whole, *watermark)
+        whole = source.mode == PERMISSIVE  # otherwise the source itself ends the query at a payload that does not fit
+    message = [f.struct(*MESSAGE, *received).alias(RECEIVED)] if whole else []
+    return raw.select(*columns, *message, *watermark)
 
 
 def _options(source: TopicSource, reading: Reading) -> dict[str, str]:
@@ -85,9 +85,7 @@ def _decoded(source: TopicSource, flow: Flow, raw: DataFrame, time: Column) -> l
 
 
 def _check_sequence(flow: Flow, names: set[str]) -> None:
-    """A message that deletes has no payload, so no field of it can say which change is newer. A step may make a column
-    that does.
-    """
+    """Refuses a `sequence_by` that messages without a payload do not have, unless a step may make that column."""
     for each in flow.upserts if flow.deleting and not flow.transforms else ():
         if each.sequence_by is not None and each.sequence_by.lower() in names:
             raise FlowInvalid(
@@ -123,7 +121,7 @@ def _fields(raw: DataFrame, flow: Flow, kinds: Mapping[str, str]) -> dict[str, C
 
 
 def _change(raw: DataFrame, flow: Flow) -> list[Column]:
-    """The position of a row in the topic, and whether it deletes: upserts order rows by it if nothing else does."""
+    """The position of a row in the topic, and whether it deletes: upserts without `sequence_by` order rows by it."""
     from pyspark.sql import functions as f
 
     if not flow.ordered:
@@ -133,7 +131,7 @@ def _change(raw: DataFrame, flow: Flow) -> list[Column]:
 
 
 def _message_columns(source: TopicSource, names: set[str]) -> list[Column]:
-    """What is known of a message, as columns; the topic only if there may be several."""
+    """What is known about the message, as columns; its topic only if there may be several."""
     from pyspark.sql import functions as f
 
     several = source.pattern is not None or len(source.topics) > 1

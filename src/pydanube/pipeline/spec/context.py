@@ -1,4 +1,4 @@
-"""What a connector is given when it has to read or to check something: the flow it belongs to, and where it runs."""
+"""What a connector gets when it reads or checks something: the flow it belongs to, and where it runs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Reading:
 
 @dataclass(kw_only=True)
 class Preflight:
-    """Mistakes are looked for before Spark starts. Nothing may be changed."""
+    """Looks for mistakes before Spark starts. Nothing may be changed."""
 
     flow: Flow
     url: str
     begun: bool  # whether there is a checkpoint to continue from
     start: str | None = None
-    running: bool = True  # whether the pipeline is about to run; if not, another run of it may be under way
+    running: bool = True  # whether the pipeline is about to run; if not, another run may be in progress
     link: BrokerLink | None = None  # to the broker, for sources and sinks that are on one
-    checked: list[str] = field(default_factory=list)  # what was found in order, a line each
-    notes: list[str] = field(default_factory=list)  # what may not be intended, a line each
+    checked: list[str] = field(default_factory=list)  # what was found, in order, one line each
+    warnings: list[str] = field(default_factory=list)  # what may not be intended, one line each

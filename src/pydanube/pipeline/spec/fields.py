@@ -30,7 +30,7 @@ _UNITS = {"second": SECOND, "millisecond": MILLISECOND, "microsecond": 1}
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """How an error about an unknown name ends."""
+    """The end of an error about an unknown name."""
     lower = {each.lower().replace("_", ""): each for each in known}
     asked = name[:SHOWN_CHARACTERS].lower().replace("_", "").replace("-", "")
     begun = [each for each in lower if asked and each.startswith(asked)]

@@ -17,30 +17,13 @@ from typing import Any
 from pydanube.base.errors import ConnectorMissing, FlowInvalid
 from pydanube.base.limits import SECOND
 from pydanube.pipeline.spec.broker import Address, OnBroker
-from pydanube.pipeline.spec.fields import (
-    FILE_BYTES_MAX,
-    Duration,
-    Section,
-    absolute,
-    parse_duration,
-    parse_yaml,
-    shown,
-)
+from pydanube.pipeline.spec.fields import FILE_BYTES_MAX, Duration, Section, absolute, parse_duration, parse_yaml, shown
 from pydanube.pipeline.spec.late import CHOICES, DEAD_LETTERS, DROP, Rule, may_drop, rule_of
 from pydanube.pipeline.spec.locations import local_path, scheme_of, within
 from pydanube.pipeline.spec.plan import Plan
 from pydanube.pipeline.spec.sinks import Sink, Upsert, check_sinks, named_sinks, parse_dead_letters, parse_sinks
 from pydanube.pipeline.spec.source import FAILFAST, PERMISSIVE, Source, parse_source
-from pydanube.pipeline.spec.steps import (
-    Aggregate,
-    Deduplicate,
-    Python,
-    Sql,
-    Step,
-    Watermark,
-    check_steps,
-    parse_steps,
-)
+from pydanube.pipeline.spec.steps import Aggregate, Deduplicate, Python, Sql, Step, Watermark, check_steps, parse_steps
 
 KEYS = (
     "name",
@@ -62,7 +45,7 @@ NAME_CHARACTERS_MAX = 100
 HOME = "~/.danube/pipelines"  # where checkpoints are by default
 ATTEMPTS = 10
 BACKOFF = Duration(SECOND)
-TABLE_TRIGGER = Duration(10 * SECOND)  # every batch is a commit and at least one file: not too many small ones
+TABLE_TRIGGER = Duration(10 * SECOND)  # each batch is a commit with at least one file, so batches should not be tiny
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
 _LOOPBACK = re.compile(r"sc://(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?(/.*)?")
 _MASTER = re.compile(
@@ -82,7 +65,7 @@ _OBJECT_STORES = {
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """After a failure that may be temporary: how many attempts in a row, and how long the first waits."""
+    """After a failure that may be temporary: maximum number of consecutive attempts, and the delay before the first."""
 
     attempts: int = ATTEMPTS
     backoff: Duration = BACKOFF
@@ -105,15 +88,15 @@ class Flow:
     restart: Restart
     spark: Mapping[str, str]
     shared: tuple[str, ...]  # folders that every machine of a cluster has
-    folder: str  # that relative paths start from
+    folder: str  # relative paths start from it
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Flow:
         """Reads a YAML file. Raises `FlowInvalid` or `ConnectorMissing`, which name the file."""
         file = Path(path)
         try:
-            with file.open("rb") as opened:
-                data = opened.read(FILE_BYTES_MAX + 1)
+            with file.open("rb") as content:
+                data = content.read(FILE_BYTES_MAX + 1)
         except (OSError, ValueError) as error:
             raise FlowInvalid(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         try:
@@ -165,7 +148,7 @@ class Flow:
 
     @property
     def late_rule(self) -> Rule | None:
-        """The rule that tells which rows come too late; None where only Spark knows."""
+        """The rule by which rows are late; None where only Spark knows."""
         return rule_of(self.transforms, self.output_mode) if self.source.from_topics else None
 
     @property
@@ -180,7 +163,7 @@ class Flow:
 
     @property
     def ordered(self) -> bool:
-        """Whether rows carry their position in the topic, and whether they delete, to the sinks."""
+        """Whether sinks get the position of each row in the topic, and whether it deletes."""
         return self.source.from_topics and any(each.sequence_by is None or each.delete_when for each in self.upserts)
 
     @property
@@ -204,11 +187,12 @@ class Flow:
         return self.source.url if isinstance(self.source, OnBroker) else None
 
     def broker(self, url: str, ca_file: str | None = None) -> Address:
-        """The broker of the source, or else the given one."""
+        """The broker of the source, otherwise the given one."""
         return self.source.address(url) if isinstance(self.source, OnBroker) else (url, ca_file)
 
     def with_ca(self, ca_file: str | None, *, named: bool = False) -> Flow:
-        """With a CA file for brokers that the file does not name; if `named`, also for those named without one."""
+        """The flow with a CA file for brokers that the file does not name; if `named`, also for those named without
+        one."""
         if ca_file is None:
             return self
 
@@ -227,7 +211,7 @@ class Flow:
         return Plan(self.name, tuple(each.spec(own) for each in self.targets), replaces, dead_letters)
 
     def essentials(self) -> dict[str, Any]:
-        """What a checkpoint depends on, by key of the file: where rows come from, and what is remembered of them."""
+        """What a checkpoint depends on, by key of the file: where rows come from, and what is remembered about them."""
         return {
             "source": dict(self.source.essentials),
             "transforms": [f"{type(each).__name__.lower()}: {each.label}" for each in self.transforms],
@@ -236,25 +220,18 @@ class Flow:
 
     @property
     def digest(self) -> str:
-        """A hash of the essentials."""
         return hashlib.sha256(json.dumps(self.essentials(), sort_keys=True).encode()).hexdigest()[:16]
 
     def words(self) -> list[str]:
-        """The pipeline in words, as lines."""
         lines = [f"pipeline {self.name}", f"from {self.source.description}"]
         lines += [f"  expect {each}" for each in self.source.expect]
         lines += [f"  {each.label}" for each in self.transforms]
         lines += [f"to {each.label} ({self.output_mode}{_upserted(each)})" for each in self.sinks]
         if self.dead_letters is not None:
             lines.append(f"rows that do not fit go to {self.dead_letters.label}")
-        when = (
-            "once, until everything is processed"
-            if self.available_now
-            else f"every {self.trigger}"
-            if self.trigger
-            else ""
-        )
-        lines.append(f"runs {when or 'as fast as possible'}, checkpoint {self.checkpoint}")
+        when = f"every {self.trigger}" if self.trigger else "as fast as possible"
+        when = "once, until everything is processed" if self.available_now else when
+        lines.append(f"runs {when}, checkpoint {self.checkpoint}")
         return lines
 
 
@@ -390,7 +367,7 @@ def check_master(flow: Flow, master: str) -> None:
 
 
 def warnings(flow: Flow, master: str) -> list[str]:
-    """What may not be intended, as lines, as far as it is known without running anything."""
+    """What may not be intended, as lines, as far as that is known without running anything."""
     found = []
     scheme = scheme_of(flow.checkpoint)
     if scheme in _OBJECT_STORES:
@@ -411,12 +388,8 @@ def warnings(flow: Flow, master: str) -> list[str]:
         for name, sink in named_sinks(flow.sinks, None):
             if sink.is_table and sink.upsert is None:
                 found.append(f"{name}: gets a row again whenever it changes, because upsert has no keys")
-    if flow.output_mode != "append" and not _aggregates(flow):
+    if flow.output_mode != "append" and not any(isinstance(each, Aggregate | Sql | Python) for each in flow.transforms):
         found.append(
             f"output_mode: {flow.output_mode} matters only for aggregates; without one in the SQL, append is the same"
         )
     return found
-
-
-def _aggregates(flow: Flow) -> bool:
-    return any(isinstance(each, Aggregate | Sql | Python) for each in flow.transforms)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pydanube.pipeline.spec.fields import Duration
 from pydanube.pipeline.spec.steps import Aggregate, Deduplicate, Python, Sql, Step, Watermark, step_path
 
-DEAD_LETTERS, DROP = CHOICES = ("dead_letters", "drop")  # what becomes of late rows
-REASON = "late: "  # how the error of a late row begins
+DEAD_LETTERS, DROP = CHOICES = ("dead_letters", "drop")  # the two things that can happen to late rows
+REASON = "late: "  # the error of a late row begins with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Rule:
     column: str
     window: Duration | None = None
     slide: Duration | None = None
-    step: str = ""  # that would drop the row, as errors name it
+    step: str = ""  # the step that would drop the row, as errors name it
 
 
 def rule_of(steps: Sequence[Step], output_mode: str) -> Rule | None:
@@ -38,7 +38,7 @@ def rule_of(steps: Sequence[Step], output_mode: str) -> Rule | None:
             return None
         elif isinstance(step, Deduplicate):
             return Rule(watermark.column, step=path)
-        elif output_mode == "complete":  # which keeps all state, so no row is too late
+        elif output_mode == "complete":  # complete mode keeps all state, so no row is too late
             return None
         elif step.window is not None and step.on == watermark.column:
             return Rule(step.on, step.window, step.slide or step.window, path)

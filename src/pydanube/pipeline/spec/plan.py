@@ -51,8 +51,7 @@ class Plan:
         _check(isinstance(pipeline, str) and pipeline != "", "plan: pipeline must be its name")
         _check(_texts(replaces), "plan: replaces must be a list of query ids")
         _check(
-            isinstance(targets, list) and 0 < len(targets) <= SINKS_MAX,
-            f"plan: there must be 1 to {SINKS_MAX} targets",
+            isinstance(targets, list) and 0 < len(targets) <= SINKS_MAX, f"plan: there must be 1 to {SINKS_MAX} targets"
         )
         for spec in (*targets, *([] if dead_letters is None else [dead_letters])):
             _check(isinstance(spec, dict), "plan: a target must be a JSON object")

@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydanube.base.errors import FlowInvalid, OptionInvalid
 from pydanube.pipeline.spec.fields import Section, shown
-from pydanube.pipeline.spec.kinds import Kinds
+from pydanube.pipeline.spec.kinds import Connector, Kinds
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from pydanube.client import Client
-    from pydanube.pipeline.spec.context import Preflight
     from pydanube.pipeline.targets.target import Target
 
 SINKS_MAX = 16
@@ -34,15 +33,12 @@ class Upsert:
     delete_when: str | None = None
 
 
-class Sink(ABC):
-    """A sink as declared. A kind is a subclass, a frozen dataclass that holds plain values and no connection."""
+class Sink(Connector):
+    """A declaration names it by its `kind`."""
 
-    kind: ClassVar[str]  # the key that names it
-    keys: ClassVar[tuple[str, ...]] = ()  # its other keys
     stored: ClassVar[bool] = True  # False: it only shows rows, and has no target
     replaceable: ClassVar[bool] = False  # whether it can be written in output_mode complete, which replaces all rows
     is_table: ClassVar[bool] = False  # every batch is a commit and at least one file
-    bare: ClassVar[bool] = False  # whether nothing need follow the key that names it
     upsert: Upsert | None = None
 
     @classmethod
@@ -60,11 +56,6 @@ class Sink(ABC):
         return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]  # a subclass is a dataclass
 
     @property
-    @abstractmethod
-    def label(self) -> str:
-        """How messages name it, such as `delta:/data/orders`."""
-
-    @property
     def locations(self) -> tuple[str, ...]:
         """Paths and URLs below which it writes."""
         return ()
@@ -74,31 +65,23 @@ class Sink(ABC):
         """The columns that it names, each with the key that does."""
         return []
 
-    @property
-    def packages(self) -> Mapping[str, str]:
-        """Modules that must be installed to write to it, and what for."""
-        return {}
-
     def overlaps(self, other: Sink) -> bool:
-        """Whether the rows of two sinks would be mixed."""
+        """Whether the rows of the two sinks would be mixed."""
         return self == other
 
     def for_dead_letters(self, *, merge_schema: bool | None) -> Sink:
-        """The sink when dead letters go there. `merge_schema` is None if the declaration does not have it."""
+        """The sink as used for dead letters. `merge_schema` is None if the declaration does not set it."""
         return self
 
     def show(self, writer: DataStreamWriter) -> DataStreamWriter:
-        """Sets the format of Spark's own that shows rows, for a sink that stores nothing."""
+        """Sets Spark's own format for showing rows, for a sink that stores nothing."""
         raise NotImplementedError
 
-    def preflight(self, asked: Preflight) -> None:  # noqa: B027  # few kinds have anything to ask
-        """Raises what is wrong before Spark starts, and adds lines about what was checked."""
-
-    def forget(self, url: str, queries: Sequence[str], name: str) -> None:  # noqa: B027  # only topics remember
+    def forget(self, url: str, queries: Sequence[str], name: str) -> None:  # only topics remember
         """Called by a reset, so that a new query may take the place of these. Tables learn it with the first batch."""
 
     def letters(self, client: Client, url: str) -> AsyncIterator[list[dict[str, Any]]]:
-        """The dead letters that it holds, as rows in slices; `client` is connected to the broker of the source."""
+        """The dead letters in it, as rows in slices; `client` is connected to the broker of the source."""
         raise FlowInvalid(f"dead_letters: those in {self.label} cannot be read again")
 
 
@@ -150,7 +133,7 @@ def parse_sink(path: str, found: object, folder: str) -> Sink:
 
 
 def named_sinks(sinks: Sequence[Sink], dead_letters: Sink | None) -> list[tuple[str, Sink]]:
-    """All of them, each with the key of the file that declares it."""
+    """All sinks, each with the key of the file that declares it."""
     found = [("sink" if len(sinks) == 1 else f"sink[{at}]", each) for at, each in enumerate(sinks)]
     return found if dead_letters is None else [*found, ("dead_letters", dead_letters)]
 

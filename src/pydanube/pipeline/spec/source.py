@@ -5,21 +5,21 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.spec.fields import Section
-from pydanube.pipeline.spec.kinds import Kinds
+from pydanube.pipeline.spec.kinds import Connector, Kinds
 from pydanube.spark.options import EARLIEST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pydanube.client import Client
-    from pydanube.pipeline.spec.context import Preflight, Reading
+    from pydanube.pipeline.spec.context import Reading
     from pydanube.pipeline.spec.flow import Flow
     from pydanube.pipeline.spec.sinks import Sink
     from pydanube.spark.offsets import Offsets
@@ -30,22 +30,19 @@ COMMON = ("expect", "mode")
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What a reset would do. How many rows is None where it is not known."""
+    """What a reset would do. Numbers of rows are None if unknown."""
 
     start: str  # for the checkpoint: resolved now, so that it stays the same until the pipeline runs
     again: int | None = None  # rows that were written and will be written again
     skipped: int | None = None  # rows that were not read and will not be
-    gone: int = 0  # messages before the start that no topic has any more
+    gone: int = 0  # messages before the start that no topic has any longer
     seeks: Sequence[tuple[str, int]] = ()  # partitions, and where the subscription continues in them
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(ABC):
-    """A source as declared. A kind is a subclass, a frozen dataclass that holds plain values and no connection."""
+class Source(Connector):
+    """A checkpoint remembers it by its `kind`."""
 
-    kind: ClassVar[str]  # how a checkpoint remembers it
-    keys: ClassVar[tuple[str, ...]] = ()  # besides the one that names it
-    bare: ClassVar[bool] = False  # whether nothing need follow that one
     from_topics: ClassVar[bool] = False  # rows are messages: they have an order, and a batch of them a watermark
     mode: str = FAILFAST
     expect: tuple[str, ...] = ()
@@ -60,17 +57,12 @@ class Source(ABC):
         """The rows. A text in the column `_corrupt_record` marks a row that does not fit, if the mode is permissive."""
 
     @property
-    @abstractmethod
-    def label(self) -> str:
-        """How messages name it, such as `topic /default/orders`."""
-
-    @property
     def description(self) -> str:
         return self.label
 
     @property
     def essentials(self) -> Mapping[str, Any]:
-        """What of it a checkpoint depends on, as JSON."""
+        """The parts that a checkpoint depends on, as JSON."""
         return {self.kind: self.label}
 
     @property
@@ -89,13 +81,8 @@ class Source(ABC):
         return ()
 
     @property
-    def packages(self) -> Mapping[str, str]:
-        """Modules that must be installed to read it, and what for."""
-        return {}
-
-    @property
     def warnings(self) -> list[str]:
-        """What may not be intended, a line each."""
+        """What may not be intended, one line each."""
         return []
 
     def reads(self, sink: Sink) -> bool:
@@ -103,11 +90,8 @@ class Source(ABC):
         return False
 
     def beginning(self, start: str | None) -> str:
-        """Where a new query begins, in words; `start` is given by a reset."""
+        """Where a new query begins, in words; a reset gives `start`."""
         return "at its beginning"
-
-    def preflight(self, asked: Preflight) -> None:  # noqa: B027  # few kinds have anything to ask
-        """Raises what is wrong before Spark starts, and adds lines about what was checked."""
 
     async def plan_reset(self, client: Client, flow: Flow, url: str, start: str, reached: Offsets | None) -> Reset:
         """`reached` is where the checkpoint ends, if it has offsets of topics. Raises `FlowInvalid`."""
@@ -115,8 +99,8 @@ class Source(ABC):
             raise FlowInvalid(f"--to: {self.label} can only be read again from its beginning: use earliest")
         return Reset(start)
 
-    async def seek(self, client: Client, wanted: Reset) -> None:  # noqa: B027  # only topics have subscriptions
-        """Moves what the broker remembers of the pipeline's position."""
+    async def seek(self, client: Client, wanted: Reset) -> None:  # only topics have subscriptions
+        """Moves the pipeline's position on the broker."""
 
 
 _TOPIC = "pydanube.pipeline.sources.topic:TopicSource"

@@ -1,6 +1,6 @@
 """What a table remembers of deleted rows, if a column says which change of a key is newer. Pure.
 
-Without it, a row that arrives late would bring back a row that a newer change deleted, because there is nothing left to
+Otherwise a row that arrives late would restore a row that a newer change deleted, because there is nothing left to
 compare it with. A table remembers its last deletes with their sequence, and forgets one when a newer row has its key.
 """
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pydanube.base.errors import RowInvalid, TargetFailed
 from pydanube.base.limits import DELETES_REMEMBERED_MAX
-from pydanube.pipeline.targets.upsert import deletes_of
+from pydanube.pipeline.targets.upsert import deletes_of, matched
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def remember(
         )
         return rows, _last(deletes, keys, sequence_by)
     known = comparable
-    older, passed = _compared(known, rows, keys, sequence_by)
+    passed, older = matched(known, rows, keys, sequence_by)
     stays = np.ones(len(rows), bool)
     stays[older] = False
     rows = rows.filter(pa.array(stays))
@@ -60,7 +60,7 @@ def remember(
 
 
 def _as_now(known: pa.Table, schema: pa.Schema) -> pa.Table | None:
-    """None if it has other columns, or types that do not fit. Keys may be listed in another order than before."""
+    """The deletes in the present columns, in any order; None if columns differ, or if types do not fit."""
     (*keys, sequence), (*keys_now, sequence_now) = known.column_names, schema.names
     if sequence != sequence_now or sorted(keys) != sorted(keys_now):
         return None
@@ -68,23 +68,6 @@ def _as_now(known: pa.Table, schema: pa.Schema) -> pa.Table | None:
         return known.select(schema.names).cast(schema)
     except (pa.ArrowException, ValueError):
         return None
-
-
-def _compared(
-    known: pa.Table, rows: pa.Table, keys: Sequence[str], sequence_by: str
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """The numbers of rows that are older than a known delete, and of known deletes that are older than a row."""
-    names = [f"key{number}" for number in range(len(keys))]
-    sides = []
-    for side, table in (("known", known), ("row", rows)):
-        columns = {name: table.column(key) for name, key in zip(names, keys, strict=True)}
-        columns[side] = pa.array(np.arange(len(table)))
-        columns[f"{side} at"] = table.column(sequence_by)
-        sides.append(pa.table(columns))
-    pairs = sides[0].join(sides[1], names, join_type="inner")
-    newer = pc.fill_null(pc.greater_equal(pairs.column("row at"), pairs.column("known at")), False)
-    older = pairs.filter(pc.invert(newer)).column("row").to_numpy()
-    return older, pairs.filter(newer).column("known").to_numpy()
 
 
 def _last(deletes: pa.Table, keys: Sequence[str], sequence_by: str) -> pa.Table:

@@ -58,13 +58,12 @@ NO_MAINTENANCE = Maintenance()
 
 def is_due(last: int | None, batch: int) -> bool:
     """`last` is the batch that the table had before. Batches without rows are not written, so the number of a turn may
-    never occur: what counts is that it was passed.
-    """
+    never occur: a turn is due once that number was passed."""
     return (batch + 1) // BATCHES > ((-1 if last is None else last) + 1) // BATCHES
 
 
 def attempt(label: str, work: Callable[[], None]) -> None:
-    """The batch is committed, so whatever fails now is logged and can wait for the next turn."""
+    """Called when the batch is committed, so a failure is only logged and can wait for the next turn."""
     try:
         work()
     except Exception as error:

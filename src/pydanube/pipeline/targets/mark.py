@@ -1,4 +1,4 @@
-"""The mark of a batch, and whether a target has that batch already. Pure.
+"""The mark of a batch, and whether a target already has that batch. Pure.
 
 Each target records, in the same commit as the rows, the mark of the last batch that a pipeline wrote to it.
 """
@@ -11,7 +11,7 @@ from enum import Enum
 from pydanube.base.errors import SinkConflict
 
 SHOWN_CHARACTERS = 200
-DEAD_LETTERS = "~dead"  # after the name of a pipeline, which cannot contain ~
+DEAD_LETTERS = "~dead"  # follows the name of a pipeline, which cannot contain ~
 
 
 class Verdict(Enum):

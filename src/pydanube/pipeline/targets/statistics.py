@@ -22,7 +22,7 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 def file_statistics(metadata: pq.FileMetaData, schema: pa.Schema, nan: Collection[str]) -> dict[str, Any]:
-    """Of a whole file. Columns in `nan` contain NaN, which has no order."""
+    """The statistics of a whole file. Columns in `nan` contain NaN, which has no order."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -68,9 +68,12 @@ def _low(value: Any) -> Any:
 
 
 def _high(value: Any) -> Any:
-    if not isinstance(value, str) or len(value) <= CHARACTERS_MAX:
-        return value if isinstance(value, str) else _plain(value)
-    return above(value[:CHARACTERS_MAX])
+    return upper_bound(value, CHARACTERS_MAX) if isinstance(value, str) else _plain(value)
+
+
+def upper_bound(text: str, length: int | None) -> str | None:
+    """A text of at most this length that is not less than the given one; None if there is none."""
+    return text if length is None or len(text) <= length else above(text[:length])
 
 
 def above(text: str) -> str | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import randrange
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydanube.base.retry import Backoff
+from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance
 from pydanube.pipeline.targets.mark import Mark, Verdict
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 CHANGE = "_change"  # a column that is not written: STRUCT<deleted BOOLEAN, timestamp TIMESTAMP, offset BIGINT>
 CHANGE_FIELDS = ("deleted", "timestamp", "offset")
+COMMITS_MAX = 20  # attempts; each that fails means that another writer's commit succeeded
 RETRY = Backoff(0.1, 2.0)
 
 
@@ -67,7 +70,7 @@ class Target(Protocol):
 
     @property
     def identity(self) -> str:
-        """Where it is, in one spelling: two targets with the same identity would hide each other's batches."""
+        """Where it is, in one spelling: of two targets with the same identity, one would skip the other's batches."""
         ...
 
     @property
@@ -112,3 +115,18 @@ class Target(Protocol):
         However often it is called with the same mark, the rows are written once. Raises `SinkConflict`.
         """
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionalTarget(Target):
+    """A table with a log of its changes. With `keys`, rows replace those that have the same values in these columns."""
+
+    partition_by: tuple[str, ...] = ()
+    merge_schema: bool = False
+    keys: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    maintenance: Maintenance = NO_MAINTENANCE
+
+    @property
+    def takes_changes(self) -> bool:
+        return bool(self.keys)

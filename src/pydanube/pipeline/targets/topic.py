@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkConflict, TargetRefused, TopicExists
+from pydanube.operations.sinks import ForgetSink
 from pydanube.pipeline.targets.mark import Mark, Verdict
+from pydanube.pipeline.targets.target import Target
 from pydanube.spark.broker_link import PATIENCE_SECONDS, BrokerLink, link_to
-from pydanube.spark.committing import STREAM, Write, commit, merged, topic_exists
+from pydanube.spark.committing import STREAM, Write, batcher_of, commit, merged, topic_exists
 from pydanube.spark.options import whole_name
 from pydanube.spark.staging import Refs, Stage, Writer, find_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pydanube.spark.batching import RowBatcher, TargetTopic
-
 EVENT_TIME = "event_time"
 
 
 @dataclass(frozen=True)
-class TopicTarget:
+class TopicTarget(Target):
     """`key` and `value` are columns; without `value`, the payload is the JSON of all columns. A topic that does not
     exist is created with `partitions`, or without any by the first commit.
     """
@@ -49,12 +49,8 @@ class TopicTarget:
             with suppress(TopicExists):  # another writer was faster
                 link.wait(link.client.admin.create_topic(whole_name(self.topic), partitions=self.partitions or 0))
 
-    @property
-    def takes_changes(self) -> bool:
-        return False
-
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
-        """Also asks the broker, because a topic that stores nothing is refused."""
+        """Asks the broker too, because a topic that stores nothing is refused."""
         import pyarrow as pa
 
         if replace:
@@ -105,22 +101,21 @@ class TopicTarget:
             if not replaces:
                 raise
         for query in replaces:
-            link.wait(link.client.ask("sink.forget", write.writer._replace(query=query).fields()))
+            link.wait(link.client.ask(ForgetSink(*write.writer._replace(query=query))))
         return Verdict(link.wait(commit(link.client, write, found, mark.source)))
 
     def remembered(self, now: Mark) -> Mark | None:
         """The newest writer to the topic under the pipeline's name."""
         link, own = self._link(), self._write(now).writer
-        found = link.wait(link.client.ask("sink.list", {}))["sinks"]
-        known = [each for each in found if (each["target"], each["name"]) == (own.target, own.name)]
-        last = max(known, key=lambda each: int(each["committed"]), default=None)
+        found = link.wait(link.client.admin.sinks())
+        known = [each for each in found if (each.target, each.name) == (own.target, own.name)]
+        last = max(known, key=lambda each: each.committed, default=None)
         if last is None:
             return None
-        query, run, source = (str(last[name]) for name in ("query", "run", "source"))
-        return replace(now, query=query, run=run, source=source, batch=int(last["batch"]))
+        return replace(now, query=last.query, run=last.run, source=last.source, batch=last.batch)
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of messages."""
+        """The rows as columns of messages."""
         import pyarrow as pa
 
         columns: dict[str, pa.Array] = {}
@@ -152,15 +147,9 @@ class TopicStager:
     """One task's rows. What is staged and never committed expires in the hidden topic."""
 
     def __init__(self, target: TopicTarget, link: BrokerLink, write: Write, partition: int) -> None:
-        from pydanube.spark.batching import RowBatcher
-
-        def find(topic: str) -> TargetTopic:
-            return link.wait(find_target(link.client, topic))
-
         self._target = target
         self._stage = Stage(link, write.writer)
-        turn = write.batch + partition  # so that small batches do not all go to the first partition
-        self._batcher: RowBatcher = RowBatcher(find, link.client.clock.wall, write.writer.target, turn=turn)
+        self._batcher = batcher_of(link, write, partition, write.writer.target)
 
     def add(self, rows: pa.RecordBatch) -> None:
         for batch in self._batcher.add(self._target.rows(rows)):

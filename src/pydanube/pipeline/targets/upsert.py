@@ -11,7 +11,9 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 
 from pydanube.base.errors import RowInvalid, SchemaMismatch
 from pydanube.pipeline.targets.target import CHANGE, CHANGE_FIELDS
+from pydanube.spark.decode_types import quoted_name
 
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 _DELETED = "_danube_deleted"
 _KEY_CHARACTERS_SHOWN = 100
 
@@ -57,15 +59,36 @@ def newest_rows(rows: pa.Table, keys: Sequence[str], sequence_by: str | None, la
 
 
 def _oldest_first(times: pa.ChunkedArray) -> pa.Array:
-    """Nulls are older than anything else. Equal ones keep their order."""
+    """The rows, oldest first. Nulls are older than anything else. Equal ones keep their order."""
     columns = {"valid": pc.is_valid(times), "time": times, "number": pa.array(np.arange(len(times)))}
     return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
 
 
 def _topic_order(changes: pa.ChunkedArray) -> pa.Array:
-    """By append time, then by offset. The rows of one key are in one partition, where both have the same order."""
+    """The order by append time, then by offset. The rows of one key are in one partition, where both orders agree."""
     columns = {name: pc.struct_field(changes, name) for name in CHANGE_FIELDS[1:]}
     return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
+
+
+def matched(old: pa.Table, rows: pa.Table, keys: Sequence[str], sequence_by: str | None) -> tuple[Numbers, Numbers]:
+    """The numbers of old rows or deletes that are replaced, and of new rows that are older than those."""
+    names = [f"key{number}" for number in range(len(keys))]
+    sides = []
+    for side, source in (("old", old), ("new", rows)):
+        columns = {
+            name: source.column(key).cast(rows.schema.field(key).type) for name, key in zip(names, keys, strict=True)
+        }
+        columns[side] = pa.array(np.arange(len(source)))
+        if sequence_by is not None:
+            columns[f"{side} time"] = source.column(sequence_by).cast(rows.schema.field(sequence_by).type)
+        sides.append(pa.table(columns))
+    pairs = sides[0].join(sides[1], names, join_type="inner")
+    newer = pa.chunked_array([np.ones(len(pairs), bool)])
+    if sequence_by is not None:
+        before, after = pairs.column("old time"), pairs.column("new time")
+        newer = pc.or_kleene(pc.is_null(before), pc.fill_null(pc.greater_equal(after, before), False))
+    gone, lost = pairs.filter(newer).column("old"), pairs.filter(pc.invert(newer)).column("new")
+    return gone.to_numpy(), lost.to_numpy()
 
 
 def split_deleted(rows: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
@@ -91,11 +114,11 @@ def merge(
 ) -> None:
     """Merges in one commit, unless nothing changes. A row of the table that is newer by `sequence_by` stays."""
     rows, deleted = split_deleted(rows)
-    same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in keys)
-    values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
+    same = " AND ".join(f"t.{quoted_name(name)} = s.{quoted_name(name)}" for name in keys)
+    values = {quoted_name(name): f"s.{quoted_name(name)}" for name in rows.column_names}
     newer = None
     if sequence_by is not None:
-        column = _quoted(sequence_by)
+        column = quoted_name(sequence_by)
         newer = f"t.{column} IS NULL OR s.{column} >= t.{column}"
     merging = table.merge(
         rows.append_column(_DELETED, deleted),
@@ -111,7 +134,3 @@ def merge(
     merging.when_matched_update(values, stays if newer is None else f"{stays} AND ({newer})").when_not_matched_insert(
         values, stays
     ).execute()
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -43,8 +43,8 @@ class Clients:
         self._random = world.loop.fork_random(f"clients/{world.loop.events}")
 
     async def _topic(self, partition: str) -> tuple[OpenTopic, Topic]:
-        opened = await self._door.topics.open(ANONYMOUS, Action.TOPIC_PUBLISH, partition)
-        return opened, opened.reliable
+        open_topic = await self._door.topics.open(ANONYMOUS, Action.TOPIC_PUBLISH, partition)
+        return open_topic, open_topic.reliable
 
     async def publish(self, memory: ProducerMemory) -> None:
         while memory.pending or not self._world.healed:
@@ -57,7 +57,7 @@ class Clients:
     async def publish_one(self, memory: ProducerMemory) -> None:
         """Publishes one batch. A named producer resends the unanswered one, if there is one."""
         draw, clock = self._random, self._door.clock
-        opened, topic = await self._topic(memory.partition)
+        open_topic, topic = await self._topic(memory.partition)
         if not memory.name or not memory.pending:
             memory.sent += 1
             label = f"p{memory.name}/{memory.partition}/{memory.sent}"
@@ -65,13 +65,13 @@ class Clients:
         payloads = memory.pending
         if not memory.name:
             memory.pending = []
-            receipt = opened.publish(build(payloads, publish_time=clock.wall()), 0)
+            receipt = open_topic.publish(build(payloads, publish_time=clock.wall()), 0)
         else:
             session = await topic.attach(memory.name)
             batch = build(
                 payloads, publish_time=clock.wall(), producer_id=session.producer, first_sequence=memory.sequence
             )
-            receipt = opened.publish(batch, session.epoch)
+            receipt = open_topic.publish(batch, session.epoch)
         await receipt.confirmed
         if memory.name:
             memory.sequence += len(payloads)
@@ -87,8 +87,9 @@ class Clients:
             except DanubeError:
                 await asyncio.sleep(0.1)
                 continue
-            end = topic.ledger.confirmed_end
+            end, filling = topic.ledger.confirmed_end, topic.state.fills.open
             self._world.sinks.ends_at(partition, end)
+            self._world.sinks.hides(partition, topic.ledger.hidden_from, None if filling is None else filling.first)
             await topic.wait_beyond(end, self._random.uniform(0.0, WATCH_SECONDS))
 
     async def read(self, partition: str) -> None:
@@ -108,9 +109,11 @@ class Clients:
                     self._world.sinks.saw(partition, batch.base_offset + number, payload or b"", end)
 
     async def roll(self) -> None:
-        """Rolls ledgers at any time, of these topics and of the staging topics."""
+        """Rolls ledgers and rewrites states at any time, of these topics and of the staging topics."""
         while not self._world.healed:
             await asyncio.sleep(self._random.uniform(0.1, 1.0))
-            opened = self._random.choice(self._door.topics.opened())
-            if isinstance(opened.topic, Topic):
-                opened.topic.ledger.stream.roll()
+            open_topic = self._random.choice(self._door.topics.opened())
+            if isinstance(open_topic.topic, Topic):
+                open_topic.topic.ledger.stream.roll()
+                if self._random.random() < 0.3:
+                    open_topic.topic.rewrite_state()

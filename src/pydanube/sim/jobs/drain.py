@@ -1,4 +1,4 @@
-"""After healing, jobs finish, nothing stays reserved or hidden, and each batch exists once, even after a restart."""
+"""After healing, jobs finish, nothing stays hidden, and each batch exists once, even after a restart."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def explain_sinks(world: SinkWorld) -> str:
     door = world.door
     if door is None:
         return "the broker does not serve"
-    for opened in door.topics.opened():
-        if isinstance(opened.topic, Topic) and opened.topic.reserved:
-            parts.append(f"{opened.name} is reserved from {opened.topic.ledger.hidden_from}")
+    for each in door.topics.opened():
+        if isinstance(each.topic, Topic) and each.topic.filler.open is not None:
+            parts.append(f"{each.name} is hidden from {each.topic.ledger.hidden_from}")
     parts += [f"{record.key.query} has not finished {record.batch}" for record in _undone(door)]
     parts += [f"{each.name or 'p'} of {each.partition} has no answer" for each in world.producers if each.pending]
     return ", ".join(parts)
@@ -92,7 +92,7 @@ async def _idle(world: SinkWorld) -> Door:
     while True:
         door = await _serving(world)
         topics = [each.topic for each in door.topics.opened() if isinstance(each.topic, Topic)]
-        hidden = [topic for topic in topics if topic.reserved or topic.ledger.hidden_from is not None]
+        hidden = [topic for topic in topics if topic.filler.open is not None or topic.ledger.hidden_from is not None]
         if not hidden and not _undone(door):
             return door
         await asyncio.sleep(0.05)

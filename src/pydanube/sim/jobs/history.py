@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pydanube.sim.world.history import History
-from pydanube.topic.sinks import Once, Request, SinkKey, Verdict
+from pydanube.topic.sinks import Once, SinkKey, SinkRequest, Verdict
 
 ZOMBIES_MAX = 4  # requests of finished runs that are kept for each writer
 Row = tuple[int, bytes]  # offset, payload
@@ -24,15 +24,17 @@ class WriterMemory:
     attempts: dict[int, list[dict[str, list[bytes]]]] = field(default_factory=dict)  # content by partition, by batch
     new: dict[int, None] = field(default_factory=dict)  # batches that were answered with NEW
     answered: dict[int, None] = field(default_factory=dict)  # batches that were answered
-    zombies: list[Request] = field(default_factory=list)
-    second_writes: list[Request] = field(default_factory=list)  # further writes of batches that were already answered
+    zombies: list[SinkRequest] = field(default_factory=list)
+    second_writes: list[SinkRequest] = field(
+        default_factory=list
+    )  # further writes of batches that were already answered
 
     @property
     def wiped(self) -> SinkKey:
         """The same query started over, with a new checkpoint and the same input."""
         return replace(self.key, query=f"{self.key.query} again")
 
-    def remember(self, request: Request) -> None:
+    def remember(self, request: SinkRequest) -> None:
         """Keeps a request: it may be sent again, long after its run has ended."""
         self.zombies.append(request)
         del self.zombies[:-ZOMBIES_MAX]
@@ -56,6 +58,12 @@ class SinkHistory:
         self._history.check(end >= before, "I2", f"{partition} ended at {before}, and later at {end}")
         self._highest[partition] = max(end, before)
         self._ends.setdefault(partition, {})[end] = None
+
+    def hides(self, partition: str, hidden_from: int | None, began: int | None) -> None:
+        """What is hidden must follow from the state log alone: another owner would show the rest."""
+        self._history.check(
+            hidden_from == began, "I12", f"{partition} is hidden from {hidden_from}, but is filled from {began}"
+        )
 
     def saw(self, partition: str, offset: int, payload: bytes, end: int) -> None:
         self._history.see(partition, offset, payload)

@@ -17,8 +17,9 @@ from pydanube.base.errors import DanubeError, RequestInvalid, SinkConflict
 from pydanube.broker.door.door import Door
 from pydanube.broker.door.session import Origin
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations.sinks import BeginSink, CommitSink
 from pydanube.sim.jobs.history import ZOMBIES_MAX, WriterMemory
-from pydanube.topic.sinks import Once, Request, SinkKey, Verdict
+from pydanube.topic.sinks import Once, SinkKey, SinkRequest, Verdict
 from pydanube.wire.batch import build
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Jobs:
                 continue
             request = self._random.choice(writer.zombies)
             try:
-                verdict = await self._session.sinks.commit(writer.key, request)
+                verdict = await self._ask_to_commit(writer.key, request)
             except DanubeError as error:
                 self._world.loop.trace("zombie", writer.name, request.run, request.batch, error.code)
                 continue
@@ -73,17 +74,17 @@ class Jobs:
             run, source = f"{writer.name}-again", self._source(writer.batch + 5)
             try:
                 decision, _ = await self._decide(writer.wiped, self._rows(writer, 0, "")[:REFUSED_ROWS])
-                request = Request(writer.once, run, 0, source, decision)
-                verdict = await self._session.sinks.commit(writer.wiped, request)
+                request = SinkRequest(writer.once, run, 0, source, decision)
+                verdict = await self._ask_to_commit(writer.wiped, request)
             except DanubeError as error:
                 self._world.loop.trace("wiped", run, error.code)
                 continue
             self._world.sinks.check_refused(writer, "a query that started over", verdict)
 
-    async def _write_second(self, writer: WriterMemory, request: Request) -> None:
+    async def _write_second(self, writer: WriterMemory, request: SinkRequest) -> None:
         """Writes a batch again in a run whose write of that batch was already answered."""
         try:
-            verdict = await self._session.sinks.commit(writer.key, request)
+            verdict = await self._ask_to_commit(writer.key, request)
         except DanubeError as error:
             return self._world.loop.trace("second", request.run, request.batch, error.code)
         self._world.sinks.check_refused(writer, f"the second write of batch {request.batch} in {request.run}", verdict)
@@ -101,7 +102,7 @@ class Jobs:
                 request = await self._stage(writer, run, batch)
                 await self._commit(writer, request)
                 if draw.random() < 0.2:
-                    again = await self._session.sinks.commit(writer.key, request)
+                    again = await self._ask_to_commit(writer.key, request)
                     world.history.check(again is Verdict.DONE, "I12", f"{run}: batch {batch} is new when asked again")
                 if writer.once is Once.STREAM and draw.random() < 0.15 and not world.healed:
                     decision, _ = await self._decide(writer.key, self._rows(writer, batch, run)[:REFUSED_ROWS])
@@ -118,24 +119,37 @@ class Jobs:
             batch += 1
             await asyncio.sleep(draw.uniform(0.0, 2 * world.pause))
 
-    async def _commit(self, writer: WriterMemory, request: Request) -> None:
+    async def _commit(self, writer: WriterMemory, request: SinkRequest) -> None:
         writer.remember(request)
         self._world.commit_begins()
         self._world.loop.trace("commit", request.run, request.batch, request.decision)
         patience = self._random.uniform(0.0, 0.05) if self._random.random() < 0.15 else None
         async with asyncio.timeout(patience):
-            verdict = await self._session.sinks.commit(writer.key, request)
+            verdict = await self._ask_to_commit(writer.key, request)
         self._world.loop.trace("committed", request.run, request.batch, verdict.value)
         self._world.sinks.answered(writer, request.batch, verdict)
 
+    async def _ask_to_commit(self, key: SinkKey, request: SinkRequest) -> Verdict:
+        asked = CommitSink(
+            key.query,
+            key.target,
+            request.batch,
+            request.decision,
+            name=key.name,
+            once=request.once.value,
+            run=request.run,
+            source=request.source,
+        )
+        return Verdict((await self._session.carry_out(asked)).verdict)
+
     # -- staging -------------------------------------------------------------------------------------------------------
 
-    async def _stage(self, writer: WriterMemory, run: str, batch: int) -> Request:
+    async def _stage(self, writer: WriterMemory, run: str, batch: int) -> SinkRequest:
         """Stages all rows of the batch. The rows are always the same, their distribution over tasks is not."""
         rows = self._rows(writer, batch, run if self._random.random() < 0.5 else "")
         decision, content = await self._decide(writer.key, rows)
         writer.attempts.setdefault(batch, []).append(content)
-        return Request(writer.once, run, batch, self._source(batch), decision)
+        return SinkRequest(writer.once, run, batch, self._source(batch), decision)
 
     def _source(self, batch: int) -> str:
         """Where the input of a batch ends, in the format of the Spark source."""
@@ -144,7 +158,7 @@ class Jobs:
 
     async def _decide(self, key: SinkKey, rows: list[tuple[str, bytes]]) -> tuple[int, dict[str, list[bytes]]]:
         """Stages the rows in tasks. Returns the offset of the message that lists them, and the rows by partition."""
-        name, _ = await self._session.sinks.begin(key)
+        name = (await self._session.carry_out(BeginSink(key.query, key.target, key.name))).staging
         staged = (await self._door.topics.open(ANONYMOUS, Action.TOPIC_PUBLISH, name)).reliable
         draw = self._random
         draw.shuffle(rows)

@@ -17,7 +17,7 @@ from pydanube.base.errors import DanubeError, TopicExists
 from pydanube.base.limits import KIB
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.door.door import Door
-from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.sim.jobs.clients import Clients, ProducerMemory
 from pydanube.sim.jobs.history import SinkHistory, WriterMemory
 from pydanube.sim.jobs.jobs import Jobs
@@ -118,7 +118,7 @@ class SinkWorld(World):
         node = storage.node
         directory = Directory(storage.metadata)
         await directory.prepare()
-        room = Room(self.plan.file_bytes, node.room, node.make_room)
+        room = DiskRoom(self.plan.file_bytes, node.room, node.make_room)
         await room.start()
         cache = TailCache(self.loop.fork_random(f"cache/{machine.lives}").choice((2_000, 20_000, 1_000_000)))
         offload = SimOffload(self.loop, self.loop.fork_random(f"offload/{machine.lives}"))
@@ -133,7 +133,7 @@ class SinkWorld(World):
             offload=offload,
         )
         door.sinks.staged_bytes_max = STAGED_BYTES_MAX
-        door.sinks.window_bytes = self.loop.fork_random(f"window/{machine.lives}").choice((1, 2_000, 1_000_000))
+        door.sinks.own.window_bytes = self.loop.fork_random(f"window/{machine.lives}").choice((1, 2_000, 1_000_000))
         return door
 
     async def _make_topics(self, door: Door) -> None:

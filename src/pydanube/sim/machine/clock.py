@@ -1,4 +1,4 @@
-"""The clock port of one simulated machine, which can drift, jump and stand still."""
+"""The clock port of one simulated machine, which can drift, jump and stop."""
 
 from __future__ import annotations
 

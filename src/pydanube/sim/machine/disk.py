@@ -45,44 +45,40 @@ class _Operation:
 class SimFile:
     """An open file. Handles from before a power cut see only the files of that time."""
 
-    __slots__ = ("_closed", "_disk", "_inode", "_name")
+    __slots__ = ("_closed", "_disk", "_inode", "name")
 
     def __init__(self, disk: SimDisk, name: str, inode: Inode) -> None:
         self._disk = disk
-        self._name = name
+        self.name = name
         self._inode = inode
         self._closed = False
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def write(self, position: int, parts: Sequence[bytes], *, sync: bool) -> Future[None]:
         self._check(position)
         data = parts[0] if len(parts) == 1 else b"".join(parts)
-        return self._disk._write(self._name, self._inode, position, bytes(data), sync)
+        return self._disk._write(self.name, self._inode, position, bytes(data), sync)
 
     def sync(self) -> Future[None]:
         self._check()
-        return self._disk._sync(self._name, self._inode)
+        return self._disk._sync(self.name, self._inode)
 
     def read(self, position: int, length: int) -> Future[bytes]:
         self._check(position, length)
-        return self._disk._submit("read", self._name, lambda: self._inode.read(position, length), position, length)
+        return self._disk._submit("read", self.name, lambda: self._inode.read(position, length), position, length)
 
     def size(self) -> Future[int]:
         self._check()
-        return self._disk._submit("size", self._name, lambda: self._inode.size)
+        return self._disk._submit("size", self.name, lambda: self._inode.size)
 
     def close(self) -> Future[None]:
         self._closed = True
-        return self._disk._submit("close", self._name, lambda: None)
+        return self._disk._submit("close", self.name, lambda: None)
 
     def _check(self, *numbers: int) -> None:
         if self._closed:
-            raise ValueError(f"{self._name} is closed")
+            raise ValueError(f"{self.name} is closed")
         if any(number < 0 for number in numbers):
-            raise ValueError(f"{self._name}: positions and lengths must not be negative: {numbers}")
+            raise ValueError(f"{self.name}: positions and lengths must not be negative: {numbers}")
 
 
 class SimDisk:
@@ -98,14 +94,12 @@ class SimDisk:
         sector: int = SECTOR_BYTES,
         exists: bool = True,
     ) -> None:
-        self._name = name
+        self.name = name
         self._exists = exists  # whether the directory was created
         self._durable = exists  # and its parent synced
         self.operations: Counter[str] = Counter()  # completed or failed, by kind
         self.boundaries = 0
-        self.on_boundary: Callable[[int], None] | None = (
-            None  # called before each step with its number; may freeze the disk
-        )
+        self.on_boundary: Callable[[int], None] | None = None  # called before each step with its number; may freeze it
         self.cut_at: int | None = None
         self.on_cut: Callable[[], None] | None = None  # called once when `cut_at` is reached and the disk is frozen
         self.frozen = False  # no operation completes until `power_cut`
@@ -119,10 +113,6 @@ class SimDisk:
         self._faults = DiskFaults(random)
 
     # -- the port --------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def make(self) -> Future[None]:
         def make() -> None:

@@ -82,28 +82,15 @@ class SimLoop(Base):
     def call_soon(
         self, callback: Callable[[*Arguments], object], *args: *Arguments, context: Context | None = None
     ) -> SimHandle:
-        handle = SimHandle(self, self._now, callback, args, copy_context() if context is None else context)
-        if self._closed:
-            handle.dropped = True
-        else:
-            self._ready.append(handle)
-        return handle
+        return self.call_at(self._now, callback, *args, context=context)
 
     def call_later(
-        self,
-        delay: float,
-        callback: Callable[[*Arguments], object],
-        *args: *Arguments,
-        context: Context | None = None,
+        self, delay: float, callback: Callable[[*Arguments], object], *args: *Arguments, context: Context | None = None
     ) -> SimHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
-        self,
-        when: float,
-        callback: Callable[[*Arguments], object],
-        *args: *Arguments,
-        context: Context | None = None,
+        self, when: float, callback: Callable[[*Arguments], object], *args: *Arguments, context: Context | None = None
     ) -> SimHandle:
         handle = SimHandle(self, when, callback, args, copy_context() if context is None else context)
         if self._closed:

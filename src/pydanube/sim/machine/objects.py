@@ -141,7 +141,6 @@ class SimObjects:
         self._stale = sorted(self.held)
 
     def lose(self, target: int) -> None:
-        """Loses one of the objects."""
         key = self._pick(target)
         if key is not None:
             self._loop.trace("objects.lost", key)

@@ -113,7 +113,6 @@ def is_unretrieved(task: asyncio.Task[Any]) -> bool:
 
 
 def close_task(task: asyncio.Task[Any]) -> None:
-    """Closes the coroutine of the task."""
     with contextlib.suppress(BaseException):  # a `finally` may await or raise, which no one can handle
         task.get_coro().close()
 

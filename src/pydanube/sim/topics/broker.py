@@ -13,18 +13,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.durability import Durability
-from pydanube.base.errors import (
-    DanubeError,
-    OffsetUnknown,
-    SequenceGap,
-    SequenceOverlap,
-    SequenceUnknown,
-    TopicClosed,
-)
+from pydanube.base.errors import DanubeError, OffsetUnknown, SequenceGap, SequenceOverlap, SequenceUnknown, TopicClosed
 from pydanube.base.limits import SECOND
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
-from pydanube.broker.topic.dependencies import TopicDependencies
+from pydanube.broker.subscription.reading_window import ReadAheadBudget
+from pydanube.broker.topic.dependencies import LetterSource, TopicDependencies
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.ports.storage import StorageNodes
@@ -316,7 +309,7 @@ class TopicBroker:
         clients = [ConsumerClient(self, topic, host, subscription, memory) for _ in range(memory.consumers)]
         await asyncio.gather(*(client.run() for client in clients))
 
-    async def _dead_letter(self, target: str, message: Batch) -> None:
+    async def _dead_letter(self, target: str, message: Batch, source: LetterSource) -> None:
         """Stands in for the dead-letter topic: it takes a while, and is down at times."""
         memory = self.world.topics[target.removeprefix("/default/").removesuffix("-dead")]
         [letter] = message.messages()

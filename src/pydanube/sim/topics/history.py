@@ -184,7 +184,6 @@ class TopicHistory:
         self.truncated = 0  # lower offsets were deleted on request
         self.published: dict[int, bytes] = {}  # offset: payload, if confirmed
         self.keys: dict[int, bytes] = {}
-        self.subscriptions: dict[str, SubscriptionHistory] = {}
         self._offsets: list[int] = []
         self._by_key: dict[bytes, list[int]] = {}
 

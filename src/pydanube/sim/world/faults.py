@@ -91,33 +91,28 @@ class FaultInjector:
         for disk in self._storage(fault).disks:
             used = sum(size for size, _ in disk.image().values())
             disk.capacity = used + int(fault.amount * self.world.plan.file_bytes)
-            self.later(fault.seconds * 2, self._lift_capacity, disk)
-
-    def _lift_capacity(self, disk: object) -> None:
-        disk.capacity = None  # type: ignore[attr-defined]
+            self.later(fault.seconds * 2, setattr, disk, "capacity", None)
 
     def _slow(self, fault: Fault) -> None:
         now = self.world.loop.time()
         for disk in self._storage(fault).disks:
             disk.slow(fault.amount * 3, until=now + fault.seconds * 3, only="sync")
 
-    def _victim(self, fault: Fault) -> Machine | None:
-        """Always the same storage node, so that everything acknowledged has another copy."""
+    def _victim(self, fault: Fault) -> Machine:
+        """Always the same storage node, so that everything acknowledged has another copy, and there is a quorum."""
         if self.victim is None:
             self.victim = self._storage(fault)
-        return None if self.victim.down else self.victim
+        return self.victim
 
     def _wipe(self, fault: Fault) -> None:
         machine = self._victim(fault)
-        if machine is not None:
+        if not machine.down:
             self.world.wipe(machine)
             self.later(fault.seconds, self.world.restart, machine)
 
     def _damage(self, fault: Fault) -> None:
         machine = self._victim(fault)
-        if machine is None:
-            return
-        for disk in machine.disks:
+        for disk in [] if machine.down else machine.disks:
             names = [name for name in disk.names() if name.endswith(".log")]
             if names:
                 name = names[fault.target % len(names)]
@@ -133,10 +128,7 @@ class FaultInjector:
         self.later(fault.seconds * 2, self.world.network.heal, name)
 
     def _silent(self, fault: Fault) -> None:
-        """Always the same node: without two of them there would be no quorum."""
-        if self.victim is None:
-            self.victim = self._storage(fault)
-        self.world.network.isolate(self.victim.name)
+        self.world.network.isolate(self._victim(fault).name)
 
     def _deaf(self, fault: Fault) -> None:
         self.world.deaf[self._storage(fault).name] = fault.target
@@ -156,10 +148,7 @@ class FaultInjector:
 
     def _link(self, link: Link, fault: Fault) -> None:
         self.world.network.link = link
-        self.later(fault.seconds * 2, self._normal_link)
-
-    def _normal_link(self) -> None:
-        self.world.network.link = Link()
+        self.later(fault.seconds * 2, setattr, self.world.network, "link", Link())
 
     def _clock(self, fault: Fault) -> None:
         clock = self._any(fault).clock
@@ -179,10 +168,7 @@ class FaultInjector:
 
     def _catalogue(self, fault: Fault) -> None:
         self.world.catalog.unreliable = 0.2 * fault.amount
-        self.later(fault.seconds * 2, self._reliable)
-
-    def _reliable(self) -> None:
-        self.world.catalog.unreliable = 0.0
+        self.later(fault.seconds * 2, setattr, self.world.catalog, "unreliable", 0.0)
 
     # -- object storage ------------------------------------------------------------------------------------------------
 
@@ -218,8 +204,8 @@ class FaultInjector:
         """Ends all faults and restarts what is down."""
         world = self.world
         world.healed = True
-        self._normal_link()
-        self._reliable()
+        world.network.link = Link()
+        world.catalog.unreliable = 0.0
         world.network.heal()
         world.objects.heal()
         world.deaf.clear()

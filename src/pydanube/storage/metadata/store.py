@@ -1,12 +1,11 @@
-"""What all local metadata stores have in common: reads, decisions, watches, sessions; and the store in memory.
+"""What all metadata stores have in common: reads, decisions, watches, sessions; and the store in memory.
 
-Stores differ in how a decided transaction becomes durable: `_log` does that, and then calls `_happened`, in order.
+Stores differ in how a decided record becomes durable: `_log` does that, and calls `_replay` for all of them in order.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from abc import ABC, abstractmethod
 from asyncio import Future, Task, TimerHandle
@@ -16,19 +15,16 @@ from dataclasses import dataclass
 from pydanube.base.errors import (
     DanubeError,
     MetadataClosed,
-    MetadataConflict,
     MetadataFull,
-    MetadataInvalid,
     SessionExpired,
 )
-from pydanube.base.limits import METADATA_OPERATIONS_MAX, SESSION_SECONDS_MAX, SESSIONS_MAX, WATCHES_MAX
-from pydanube.metadata.records import NO_SESSION, Check, Entry, RequestedChange, Transaction
+from pydanube.base.limits import WATCHES_MAX
+from pydanube.metadata.records import NO_SESSION, Check, Record, Repeat, RequestedChange
 from pydanube.metadata.state import Changed, MetadataState
 from pydanube.metadata.watch import WatchQueue
 
 log = logging.getLogger(__name__)
-RETRY_SECONDS = 0.5  # before deleting the keys of an ended session is tried again, if the log failed
-TERM_SHIFT = 32  # a session's number starts with the term in which it was opened, so it is never used twice
+RETRY_SECONDS = 0.5  # before the end of a session is tried again, if the log failed
 
 
 class StoreWatch:
@@ -71,45 +67,44 @@ class _Session:
     timer: TimerHandle
 
 
-class LocalStore(ABC):
-    """A `MetadataStore` of this process alone. Subclasses add how transactions become durable."""
+class StateStore(ABC):
+    """A `MetadataStore` with its state in memory. Subclasses add how records become durable."""
 
-    def __init__(self) -> None:
-        self._state = MetadataState()
+    def __init__(self, holder: str = "") -> None:
+        """`holder` is the node that sessions belong to."""
+        state = self._state = MetadataState()
+        self.get, self.scan, self.count = state.get, state.scan, state.count
+        self._holder = holder
         self._watches: dict[StoreWatch, None] = {}
         self._sessions: dict[int, _Session] = {}
-        self._session_count = 0
         self._endings: dict[Task[None], None] = {}
         self._closed = False
 
     @abstractmethod
-    def _term(self) -> int:
-        """Rises with every start."""
+    async def _ready(self) -> None:
+        """Returns when decisions can be made here."""
 
     @abstractmethod
-    async def _log(self, transaction: Transaction) -> None:
-        """Returns when the transaction is durable and `_happened` was called with it."""
+    async def _log(self, record: Record) -> int:
+        """Makes a decided record durable; returns its revision when reads show it. Whatever has been decided must be
+        expected before this waits for anything."""
 
-    def _happened(self, transaction: Transaction) -> None:
-        changed = self._state.replay(transaction.revision, transaction.changes)
-        for watch in self._watches:
-            if watch.queue.offer(changed):
-                watch.wake()
+    @abstractmethod
+    async def _wait_for(self, revision: int) -> None:
+        """Returns when reads show the revision, which has been expected."""
+
+    def _replay(self, revision: int, record: Record | None) -> None:
+        changed = self._state.replay(revision, record)
+        if changed:
+            for watch in self._watches:
+                if watch.queue.offer(changed):
+                    watch.wake()
 
     # -- the port ------------------------------------------------------------------------------------------------------
 
     @property
     def revision(self) -> int:
         return self._state.revision
-
-    def get(self, key: str) -> Entry | None:
-        return self._state.get(key)
-
-    def scan(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[tuple[str, Entry]]:
-        return self._state.scan(prefix, after=after, limit=limit)
-
-    def count(self, prefix: str) -> int:
-        return self._state.count(prefix)
 
     async def transact(
         self,
@@ -119,14 +114,24 @@ class LocalStore(ABC):
         session: int = NO_SESSION,
         reserve: bool = False,
         empty: str = "",
+        repeat: Repeat | None = None,
     ) -> int:
+        await self._get_ready()
+        if repeat is not None and (known := self._state.answer(repeat)) is not None:
+            await self._wait_for(known)
+            return known
+        return await self._log(
+            self._state.decide(checks, changes, session, reserve=reserve, empty=empty, repeat=repeat)
+        )
+
+    async def _get_ready(self) -> None:
         if self._closed:
             raise MetadataClosed("the metadata store is closed")
-        if session != NO_SESSION and session not in self._sessions:
-            raise SessionExpired(f"session {session}")
-        transaction = self._state.decide(checks, changes, session, reserve=reserve, empty=empty)
-        await self._log(transaction)
-        return transaction.revision
+        await self._ready()
+
+    async def barrier(self) -> None:
+        await self._get_ready()
+        await self._wait_for(self._state.expected)
 
     def watch(self, prefix: str) -> StoreWatch:
         if self._closed:
@@ -136,14 +141,10 @@ class LocalStore(ABC):
         return StoreWatch(WatchQueue(prefix), self._watches)
 
     async def open_session(self, seconds: float) -> int:
+        await self._get_ready()
+        session = await self._log(self._state.decide_session(seconds, self._holder))
         if self._closed:
             raise MetadataClosed("the metadata store is closed")
-        if not 0 < seconds <= SESSION_SECONDS_MAX:
-            raise MetadataInvalid(f"a session can last up to {SESSION_SECONDS_MAX:.0f} seconds, not {seconds}")
-        if len(self._sessions) >= SESSIONS_MAX:
-            raise MetadataFull(f"{SESSIONS_MAX} sessions are already open")
-        self._session_count += 1
-        session = (self._term() << TERM_SHIFT) + self._session_count
         self._sessions[session] = _Session(seconds, self._timer(session, seconds))
         return session
 
@@ -158,7 +159,7 @@ class LocalStore(ABC):
         found = self._sessions.pop(session, None)
         if found is not None:
             found.timer.cancel()
-        await self._delete_bound(session)
+        await self._end(session)
 
     async def close(self) -> None:
         self._stop_serving()
@@ -170,30 +171,28 @@ class LocalStore(ABC):
 
     def _expire(self, session: int) -> None:
         self._sessions.pop(session, None)
-        task = asyncio.get_running_loop().create_task(self._delete_until_done(session))
+        task = asyncio.get_running_loop().create_task(self._end_until_done(session))
         self._endings[task] = None
         task.add_done_callback(lambda done: self._endings.pop(done, None))
 
-    async def _delete_until_done(self, session: int) -> None:
+    async def _end_until_done(self, session: int) -> None:
         while not self._closed:
             try:
-                await self._delete_bound(session)
+                await self._end(session)
             except DanubeError as error:
-                log.warning("could not delete the keys of session %d yet: %s", session, error)
+                log.warning("could not end session %d yet: %s", session, error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
 
-    async def _delete_bound(self, session: int) -> None:
-        """Deletes all keys of the session, including those that were being written when it ended."""
-        while True:
-            await self.transact((), ())  # waits for whatever was decided before
-            bound = self._state.bound(session)[: METADATA_OPERATIONS_MAX // 2]
-            if not bound:
-                return
-            held = [(key, entry.version) for key in bound if (entry := self._state.get(key)) is not None]
-            with contextlib.suppress(MetadataConflict):  # another client has just written one of them
-                await self.transact(held, [(key, None) for key, _ in held])
+    async def _end(self, session: int) -> None:
+        """Ends the session; returns when its keys are deleted."""
+        await self._get_ready()
+        record = self._state.decide_end(session)
+        if record is not None:
+            await self._log(record)
+        else:
+            await self.barrier()
 
     def _stop_serving(self) -> None:
         self._closed = True
@@ -206,11 +205,17 @@ class LocalStore(ABC):
             watch.close()
 
 
-class MemoryMetadata(LocalStore):
+class MemoryMetadata(StateStore):
     """Keeps everything in memory: for tests, and for brokers that store nothing."""
 
-    def _term(self) -> int:
-        return 1
+    async def _ready(self) -> None:
+        """Always."""
 
-    async def _log(self, transaction: Transaction) -> None:
-        self._happened(transaction)
+    async def _log(self, record: Record) -> int:
+        revision = self._state.revision + 1
+        self._state.expect(record, revision)
+        self._replay(revision, record)
+        return revision
+
+    async def _wait_for(self, revision: int) -> None:
+        """Nothing is ever under way."""

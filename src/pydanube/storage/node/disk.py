@@ -28,19 +28,14 @@ from pydanube.base.errors import (
     NodeDirectoryInvalid,
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
-from pydanube.base.limits import (
-    LEDGERS_A_TURN,
-    OFFSET_MAX,
-    READ_BYTES_MAX,
-    READS_WAITING_MAX,
-    RESERVE_OFFSETS,
-)
+from pydanube.base.limits import LEDGERS_A_TURN, OFFSET_MAX, READ_BYTES_MAX, READS_WAITING_MAX, RESERVE_OFFSETS
 from pydanube.journal.group import EntryKind
 from pydanube.journal.ledger_table import BUFFERED, NOTHING_REFUSED, OPEN, Control, Ledger
 from pydanube.journal.scan import Damage
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import LedgerStatus
+from pydanube.storage.futures import refused
 from pydanube.storage.node.entries import EntryReader
 from pydanube.storage.node.files import FileCache, StoredFile
 from pydanube.storage.node.journal import ActiveFile, Journal
@@ -49,7 +44,7 @@ from pydanube.storage.node.node_file import JOURNAL, NodeFile, identify
 from pydanube.storage.node.roll import Roller
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.node.start import Recovered, recover
-from pydanube.storage.node.state import Ballast, NodeDisks, NodeState, PinnedFiles
+from pydanube.storage.node.state import Ballast, NodeDisks, NodeState
 from pydanube.storage.node.status import DURABILITY_CODES, status_of
 from pydanube.wire.batch import Batch
 
@@ -62,16 +57,16 @@ Written = list[tuple[StoredFile, int]]  # files, and how far each is written
 
 
 class DiskNode:
-    """A `StorageNode` on one or more directories. Made by `DiskNode.open`."""
+    """A `StorageNode` on one or more directories, opened with `DiskNode.open`."""
 
     def __init__(self, disks: NodeDisks, recovered: Recovered) -> None:
-        self.commits = Histogram()  # how many seconds each synced group of the journal took
-        self.guard = disks.guard
+        self.commits = Histogram()  # seconds that each synced group of the journal took
+        self.guard, self.pinned = disks.guard, disks.pinned
         self._disks = disks
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Task[object], None] = {}
         self._closed = False
-        self._reads = 0  # under way or waiting
+        self._reads = 0  # in progress or waiting
         self._entries = EntryReader(disks)
         self._short = False
         self._take_over(recovered)
@@ -148,21 +143,21 @@ class DiskNode:
 
     def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         if self._roller.disk_full and self._journal.full:
-            return self._refused(DiskFull("no room for another ledger"))
+            return refused(DiskFull("no room for another ledger"))
         return self._control(lambda: self._state.table.decide_create(ledger, epoch, DURABILITY_CODES[durability]))
 
     def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
         found = self._state.table.find(ledger)
         bad = not batch.epoch or not NO_OFFSET <= confirmed <= OFFSET_MAX
         if found is None or bad or not found.admits(epoch) or self._closed:
-            return self._refused(self._why_not(ledger, epoch, batch, confirmed))
+            return refused(self._why_not(ledger, epoch, batch, confirmed))
         first = batch.base_offset
         if first <= found.queued:
             return self._task(self._append_again(found, epoch, batch, confirmed))
         journal = self._journal
         room = journal.has_room(batch.size)
         if not (room and found.refused == NOTHING_REFUSED) and not found.takes(first, room=room):
-            return self._refused(NodeBusy("too many bytes are waiting for the journal"))
+            return refused(NodeBusy("too many bytes are waiting for the journal"))
         last = found.queued = first + batch.count - 1
         if confirmed > found.confirmed:
             found.confirmed = confirmed
@@ -173,9 +168,9 @@ class DiskNode:
 
     def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[Batches]:
         if self._closed:
-            return self._refused(NodeClosed("the storage node is closed"))
+            return refused(NodeClosed("the storage node is closed"))
         if self._reads >= READS_WAITING_MAX:
-            return self._refused(NodeBusy(f"{self._reads} reads are in progress or waiting"))
+            return refused(NodeBusy(f"{self._reads} reads are in progress or waiting"))
         self._reads += 1
         reading = self._task(self._entries.read(ledger, offset, max(1, min(bytes_max, READ_BYTES_MAX))))
         reading.add_done_callback(self._read_done)
@@ -186,12 +181,12 @@ class DiskNode:
 
     def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
         if self._closed:
-            return self._refused(NodeClosed("the storage node is closed"))
+            return refused(NodeClosed("the storage node is closed"))
         return self._task(self._entries.find_next(ledger, offset))
 
     def find_intact(self, ledger: LedgerId, offset: int) -> Future[int]:
         if self._closed:
-            return self._refused(NodeClosed("the storage node is closed"))
+            return refused(NodeClosed("the storage node is closed"))
         return self._task(self._entries.find_intact(ledger, offset))
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
@@ -205,7 +200,7 @@ class DiskNode:
 
     def list(self) -> Future[Statuses]:
         if self._closed:
-            return self._refused(NodeClosed("the storage node is closed"))
+            return refused(NodeClosed("the storage node is closed"))
         return self._loop.create_task(self._list())
 
     async def _list(self) -> Statuses:
@@ -281,15 +276,15 @@ class DiskNode:
     def _control(self, decide: Callable[[], Sequence[Control]]) -> Future[None]:
         """Decide, apply, log; the answer is released when the log is durable."""
         if self._closed:
-            return self._refused(NodeClosed("the storage node is closed"))
+            return refused(NodeClosed("the storage node is closed"))
         if self._journal.failure is not None:
-            return self._refused(self._journal.failure)
+            return refused(self._journal.failure)
         if self._journal.crowded:
-            return self._refused(NodeBusy("too many groups are waiting for the journal"))
+            return refused(NodeBusy("too many groups are waiting for the journal"))
         try:
             records = decide()
         except DanubeError as error:
-            return self._refused(error)
+            return refused(error)
         for record in records:
             self._state.table.replay(record)
         return self._journal.submit(records)
@@ -324,7 +319,7 @@ class DiskNode:
             self._state.table.replay(record)
             self._journal.note(record)
 
-    # -- appends that need a look --------------------------------------------------------------------------------------
+    # -- appends that need a closer look -------------------------------------------------------------------------------
 
     def _why_not(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> DanubeError:
         if self._closed:
@@ -344,7 +339,7 @@ class DiskNode:
         return LedgerFenced(f"ledger {ledger} is closed for epoch {epoch}")
 
     async def _append_again(self, ledger: Ledger, epoch: Epoch, batch: Batch, confirmed: int) -> None:
-        """Appends at or below the highest offset: the same batch once more, or one that arrives late."""
+        """Handles an append at or below the highest offset: the same batch again, or one that arrives late."""
         first, last = batch.base_offset, batch.last_offset
         found = await self._entries.find(ledger, first, last)
         queued = self._journal.find_queued(ledger.id, first, last)
@@ -361,16 +356,12 @@ class DiskNode:
             if not self._journal.has_room(batch.size):
                 raise NodeBusy("too many bytes are waiting for the journal")
             ledger.confirmed = max(confirmed, ledger.confirmed)
-            lazy = ledger.durability == BUFFERED and ledger.state == OPEN  # what recovery writes again is synced
+            lazy = ledger.durability == BUFFERED and ledger.state == OPEN  # what recovery writes again must be synced
             await self._journal.append(ledger, batch, confirmed, sync=not lazy)
         elif found is None:
             await self._journal.after_appends()
 
     # -- copying from outside ------------------------------------------------------------------------------------------
-
-    @property
-    def pinned(self) -> PinnedFiles:
-        return self._disks.pinned
 
     def unpin(self, generations: Sequence[int]) -> None:
         """Allows these files to be removed again: they have been copied."""
@@ -450,8 +441,3 @@ class DiskNode:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
-
-    def _refused(self, error: DanubeError) -> Future[Result]:
-        refused: Future[Result] = self._loop.create_future()
-        refused.set_exception(error)
-        return refused

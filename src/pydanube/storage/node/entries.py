@@ -89,17 +89,17 @@ class EntryReader:
         """Tries the entries that the indexes name one by one, and whole groups where a directory is lost."""
         found = self._state.table.get(ledger)
         while found.state != SEALED or offset <= found.sealed:
-            place = await self.find(found, offset, offset)
-            if place is None:
+            entry = await self.find(found, offset, offset)
+            if entry is None:
                 following = await self._next_run(found, offset)
                 if following is None:
                     break
                 offset = following
                 continue
-            file, block = place
+            file, block = entry
             async with self._turns:
-                sound, following = await self._intact_from(file, block, found, offset)
-            if sound:
+                intact, following = await self._intact_from(file, block, found, offset)
+            if intact:
                 return following
             offset = max(following, offset + 1)
         raise EntryMissing(f"ledger {ledger} has no intact entry at or after offset {offset} here")

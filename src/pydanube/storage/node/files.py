@@ -86,10 +86,6 @@ def index_name(generation: int) -> str:
     return f"index-{generation:016x}.idx"
 
 
-def generation_of(name: str) -> int:
-    return int(name.rpartition("-")[2].partition(".")[0], 16)
-
-
 def generations(names: Iterable[str], kind: str = "[a-z]+") -> list[int]:
     """The generations of all files, or of one kind. Names that only look similar are ignored: they are not ours."""
     form = re.compile(rf"{kind}-([0-9a-f]{{16}})\.log")
@@ -121,7 +117,7 @@ async def run_scan(file: StoredFile, end: int | None, *, sealed: bool = False) -
             request = scan.send(await content.read(*request))
     except StopIteration as done:
         result: Scan = done.value
-    if end is None and not sealed and any(place >= result.end for place in content.bad):
+    if end is None and not sealed and any(position >= result.end for position in content.bad):
         # The newest entries may be in there, and may have been synced: without proof it is not a torn tail.
         result.damage.append(Damage(file.generation, result.end, size - result.end, None))
     return result

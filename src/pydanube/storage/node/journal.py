@@ -16,10 +16,11 @@ from pydanube.base.counting import Histogram
 from pydanube.base.errors import DanubeError, DiskFull, NodeClosed
 from pydanube.base.ids import NO_OFFSET, LedgerId
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX, GROUPS_WAITING_MAX
-from pydanube.journal.group import GroupKind, Names, encode_group, group_length, pack_entry
+from pydanube.journal.group import NOBODY, GroupKind, Names, encode_group, group_length, pack_entry
 from pydanube.journal.index import FileIndex
 from pydanube.journal.ledger_table import Control, Ledger
 from pydanube.ports.disk import DiskFile
+from pydanube.storage.futures import danube_error, refused
 from pydanube.storage.node.files import StoredFile
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import Batch
@@ -117,10 +118,17 @@ class ActiveFile:
     prior: Names | None = None  # names of the last group, which the next one repeats, if it has only one block
 
     def wrote(self, number: int, length: int, names: Names) -> None:
-        """Notes that one more group is in the file."""
+        """Notes that the file has one more group."""
         self.number = number
         self.position += length
         self.prior = names if length == BLOCK_BYTES else None
+
+    async def write_mark(self) -> None:
+        """Ends the file with a mark that says that everything before it is on disk."""
+        number = self.number + 1
+        parts, length = encode_group(self.file.salt, number, self.number, [], [], 0, NOBODY, GroupKind.MARK, self.prior)
+        await self.handle.write(self.position, parts, sync=True)
+        self.wrote(number, length, NOBODY)
 
 
 class Journal:
@@ -160,7 +168,7 @@ class Journal:
     def append(self, ledger: Ledger, batch: Batch, confirmed: int, *, sync: bool) -> Future[None]:
         """Queues one batch; the future is done when its group is as durable as `sync` says."""
         if self.failure is not None:
-            return self._refused(self.failure)
+            return refused(self.failure)
         group = self._filling
         if group.body_bytes >= GROUP_BYTES_TARGET or len(group.appends) + len(group.controls) >= GROUP_ENTRIES_MAX:
             group = self._next_group()
@@ -192,7 +200,7 @@ class Journal:
     def submit(self, controls: Sequence[Control]) -> Future[None]:
         """Queues control records; with none, the future is a barrier after those queued so far."""
         if self.failure is not None:
-            return self._refused(self.failure)
+            return refused(self.failure)
         for record in controls:
             self.note(record)
         return self._wait(self._filling.control_waiters)
@@ -209,7 +217,7 @@ class Journal:
     def after_appends(self) -> Future[None]:
         """A barrier after all appends queued so far, for an append that is repeated."""
         if self.failure is not None:
-            return self._refused(self.failure)
+            return refused(self.failure)
         return self._wait(self._filling.waiters)
 
     @property
@@ -245,11 +253,6 @@ class Journal:
         self._filling = Pending()
         return self._filling
 
-    def _refused(self, error: DanubeError) -> Future[None]:
-        refused: Future[None] = self._loop.create_future()
-        refused.set_exception(error)
-        return refused
-
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
@@ -270,7 +273,7 @@ class Journal:
 
     def _write_or_roll(self, group: Pending) -> None:
         if not group.entries and group.kind is not GroupKind.MARK:
-            self._resolve(group)  # it has only barriers, and everything before them is written
+            self._resolve(group)  # it has only barriers: everything before them is already written
         elif self._fits(group):
             self._write(group)
         else:
@@ -285,7 +288,8 @@ class Journal:
         return self.active.position + group.length(self.active.prior) + BLOCK_BYTES <= limit
 
     def _refuse_appends(self, error: DanubeError) -> None:
-        """The disk is full: refuses all appends, including those that wait, because later ones must not overtake them.
+        """Called when the disk is full: refuses all appends, including those that wait, because later ones must not
+        overtake them.
 
         Control records still have room. If they were refused too, memory would hold changes that no file has.
         """
@@ -304,7 +308,7 @@ class Journal:
             self._write_or_roll(group)
             return
         if error is not None:
-            self.fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+            self.fail(danube_error(error))
             return
         self.active = task.result()
         self._unsynced_since = None
@@ -327,12 +331,12 @@ class Journal:
         written.add_done_callback(lambda done: self._written(done, group, number, length, names, sync, began))
 
     def _synced(self, done: Future[None], mark: Pending) -> None:
-        """Buffered groups are on disk now, so the mark after them may say so."""
+        """Called when buffered groups are on disk, so that the mark after them may say so."""
         error = done.exception()
         if self.failure is not None:
             return
         if error is not None:
-            self.fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+            self.fail(danube_error(error))
             return
         active = self.active
         active.synced_number, active.synced_end, self._unsynced_since = active.number, active.position, None
@@ -351,7 +355,7 @@ class Journal:
             return
         error = done.exception()
         if error is not None:
-            self.fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+            self.fail(danube_error(error))
             return
         active = self.active
         block = active.position // BLOCK_BYTES
@@ -395,7 +399,8 @@ class Journal:
     # -- idle and end ------------------------------------------------------------------------------------------------
 
     def _idle(self) -> None:
-        """Nothing waits: writes a mark after a while, which covers the last group, so that later damage is noticed."""
+        """Called when nothing waits: after a while, writes a mark that covers the last group, so that later damage is
+        noticed."""
         if self._mark_timer is None and self.failure is None and not self.active.covered:
             self._mark_timer = self._loop.call_later(self._settings.mark_idle_seconds, self._mark)
 

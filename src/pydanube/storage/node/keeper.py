@@ -1,4 +1,4 @@
-"""Frees journal files: unneeded ones are removed at once; what little is needed of others is copied out first, slowly.
+"""Frees journal files: removes unneeded ones at once; of others, first copies out the little that is needed, slowly.
 
 The order matters: the copy is synced and named, its ledgers durably record it, and only then is the source removed.
 """
@@ -16,16 +16,13 @@ from pydanube.base.retry import Backoff
 from pydanube.journal.group import (
     GROUP_HEADER_BYTES,
     NO_PREVIOUS,
-    NOBODY,
     SOURCES_MAX,
     Entry,
     EntryKind,
     FileHeader,
-    GroupKind,
     decode_directory,
     decode_group_head,
     encode_file_header,
-    encode_group,
 )
 from pydanube.journal.index import FileIndex
 from pydanube.journal.ledger_table import Control
@@ -198,8 +195,8 @@ class Keeper:
                 await try_remove(copy.disk, name)
 
     async def _failed(self, sources: list[StoredFile], error: DanubeError) -> None:
-        """A damaged file stays. On a full disk, fewer files are tried, then one with the room of the ballast, and then
-        everything again later."""
+        """Handles a failed copy. A damaged file stays. On a full disk, fewer files are tried, then one with the room of
+        the ballast, and everything again later."""
         if isinstance(error, LedgerDamaged) and self._source is not None:
             self._source.damage.append(Damage(self._source.generation, 0, self._source.length, None))
             log.error("%s is kept because part of it is damaged: %s", self._source.name, error)
@@ -287,12 +284,7 @@ class Keeper:
 
     async def _seal_copy(self, disk: Disk, active: ActiveFile) -> None:
         """Completes the copy and makes it durable under its final name; only then may the source be removed."""
-        number = active.number + 1
-        parts, length = encode_group(
-            active.file.salt, number, active.number, [], [], 0, NOBODY, GroupKind.MARK, active.prior
-        )
-        await active.handle.write(active.position, parts, sync=True)
-        active.wrote(number, length, NOBODY)
+        await active.write_mark()
         await disk.rename(active.file.name + ".tmp", active.file.name)
         await disk.sync_directory()
 

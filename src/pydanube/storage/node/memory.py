@@ -39,8 +39,10 @@ Statuses = list[LedgerStatus]
 class MemoryNode:
     """A `StorageNode` bounded by `bytes_max`; beyond that, appends are refused with `NodeBusy`."""
 
+    in_order = True
+
     def __init__(self, randomness: Randomness, *, bytes_max: int = MEMORY_NODE_BYTES) -> None:
-        self._identity = NodeIdentity(randomness.bytes(16).hex())
+        self.identity = NodeIdentity(randomness.bytes(16).hex())
         self._loop = asyncio.get_running_loop()
         self._table = LedgerTable()
         self._offsets: dict[LedgerId, list[int]] = {}  # base offsets in order
@@ -48,12 +50,6 @@ class MemoryNode:
         self._bytes = 0
         self._bytes_max = bytes_max
         self._closed = False
-
-    @property
-    def identity(self) -> NodeIdentity:
-        return self._identity
-
-    in_order = True
 
     def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         return self._control(lambda: self._table.decide_create(ledger, epoch, DURABILITY_CODES[durability]))

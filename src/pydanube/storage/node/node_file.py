@@ -21,6 +21,7 @@ from pydanube.base.limits import BLOCK_BYTES, DATA_DIRECTORIES_MAX, NODE_FILES_M
 from pydanube.journal.group import blocks
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
+from pydanube.storage.futures import retrieve
 from pydanube.storage.node.bad_blocks import NODE_FILE, read_block_by_block
 from pydanube.storage.node.files import StoredFile, file_name, generations, read_header, try_remove
 
@@ -177,23 +178,19 @@ class Belongings:
 
     def __init__(self, disk: Disk, node: NodeFile) -> None:
         self._disk = disk
-        self._node = node
+        self.node = node
         self._changing = asyncio.Lock()
         self._under_way: dict[Task[None], None] = {}
-        self._sound = node.copy_bytes > 0  # False: it is missing, or a write to it failed, so it must be rewritten
-
-    @property
-    def node(self) -> NodeFile:
-        return self._node
+        self._intact = node.copy_bytes > 0  # False: it is missing, or a write to it failed, so it must be rewritten
 
     async def boot(self, slots: int) -> None:
         """Counts one more start, with data directories numbered up to `slots`."""
-        await self._store(replace(self._node, boots=self._node.boots + 1, slots=slots))
+        await self._store(replace(self.node, boots=self.node.boots + 1, slots=slots))
 
     async def count(self, slots: int) -> None:
         """Records that data directories are numbered up to `slots`."""
-        if slots > self._node.slots:
-            await self._store(replace(self._node, slots=slots))
+        if slots > self.node.slots:
+            await self._store(replace(self.node, slots=slots))
 
     async def change(self, *, add: Mapping[int, int] | None = None, drop: Iterable[int] = ()) -> None:
         """Lists files that must exist from now on, and takes off the list those that are about to be removed.
@@ -204,20 +201,20 @@ class Belongings:
 
     async def _change(self, add: Mapping[int, int], drop: Sequence[int]) -> None:
         async with self._changing:
-            files = {**self._node.files, **add}
+            files = {**self.node.files, **add}
             for generation in drop:
                 files.pop(generation, None)
-            highest = max([self._node.generations, *add, *drop])  # no number is used twice, in case a file is left over
-            changed = files != self._node.files or highest != self._node.generations
-            if changed or not self._sound:  # a change that failed may or may not have happened
-                await self._store(replace(self._node, files=files, generations=highest))
+            highest = max([self.node.generations, *add, *drop])  # no number is used twice, in case a file is left over
+            changed = files != self.node.files or highest != self.node.generations
+            if changed or not self._intact:  # a change that failed may or may not have happened
+                await self._store(replace(self.node, files=files, generations=highest))
 
     async def reserve(self) -> None:
         """Makes room in the file for the next names, while the disk has room for it."""
         await self._to_the_end(self._reserve())
 
     async def settle(self) -> None:
-        """Returns when no change is under way."""
+        """Returns when no change is in progress."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _to_the_end(self, work: Coroutine[object, object, None]) -> None:
@@ -228,32 +225,31 @@ class Belongings:
 
     def _over(self, task: Task[None]) -> None:
         del self._under_way[task]
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved; a caller that waits still gets it
+        retrieve(task)
 
     async def _reserve(self) -> None:
         async with self._changing:
-            if len(self._node.files) >= NODE_FILES_MAX:
+            if len(self.node.files) >= NODE_FILES_MAX:
                 raise DiskFull(f"a storage node can have at most {NODE_FILES_MAX} files")
-            if self._node.bytes_needed + _SPARE_FILES // 2 * _FILE.size > self._node.copy_bytes:
-                await self._store(replace(self._node, copy_bytes=0))
+            if self.node.bytes_needed + _SPARE_FILES // 2 * _FILE.size > self.node.copy_bytes:
+                await self._store(replace(self.node, copy_bytes=0))
 
     async def _store(self, node: NodeFile) -> None:
-        if not self._sound or node.bytes_needed > node.copy_bytes:
-            self._node = await write_node_file(self._disk, node)
-            self._sound = True
+        if not self._intact or node.bytes_needed > node.copy_bytes:
+            self.node = await write_node_file(self._disk, node)
+            self._intact = True
             return
-        places = (0, node.copy_bytes) if node.second_holds else (node.copy_bytes, 0)
+        positions = (0, node.copy_bytes) if node.second_holds else (node.copy_bytes, 0)
         node = replace(node, version=node.version + 1, second_holds=False)
         copy = node.encode()
-        self._sound = False
+        self._intact = False
         handle = await self._disk.open(NODE_FILE)
         try:
-            for place in places:  # the only valid copy is never overwritten first
-                await handle.write(place, [copy], sync=True)
+            for position in positions:  # the only valid copy is never overwritten first
+                await handle.write(position, [copy], sync=True)
         finally:
             await handle.close()
-        self._node, self._sound = node, True
+        self.node, self._intact = node, True
 
 
 async def identify(
@@ -361,8 +357,8 @@ async def _uncounted(disk: Disk, theirs: NodeFile, found: NodeFile) -> bool:
 async def _refuse_if_older(node: NodeFile, journal: Disk, data: Mapping[int, Disk]) -> None:
     """Refuses a `node` file that is out of date, because it does not know which files must exist. Checked before
     another start is counted in it."""
-    places = [(journal, "journal"), *((disk, "kept") for disk in data.values())]
-    for disk, kind in places:
+    directories = [(journal, "journal"), *((disk, "kept") for disk in data.values())]
+    for disk, kind in directories:
         for generation in generations(await names_in(disk), kind):
             name = file_name(generation, kept=kind == "kept")
             file = StoredFile(disk, generation, 0, name, kept=kind == "kept")

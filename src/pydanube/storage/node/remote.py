@@ -1,7 +1,7 @@
-"""A storage node across the network, as its caller and its server: numbered requests, replies, and a time limit.
+"""A storage node across the network, as its caller and its server see it: numbered requests, replies, and a time limit.
 
 A request may be lost, duplicated or late. Every operation of a node can be repeated, and a node refuses stale ones, so
-nothing here needs to know what happened. A node that replies under another identity was wiped: its reply is ignored.
+this module need not know what happened. A node that replies under another identity was wiped: its reply is ignored.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import CALL_SECONDS, CALLS_WAITING_MAX
 from pydanube.ports.network import Network
 from pydanube.ports.storage import LedgerStatus, StorageNode
+from pydanube.storage.futures import refused
 from pydanube.wire.batch import Batch
 
 Batches = list[Batch]
@@ -26,7 +27,7 @@ OPERATIONS = frozenset({"create", "append", "read", "find_next", "find_intact", 
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NodeRequest:
     session: str  # of the caller: replies to its previous process are ignored
     number: int
     operation: str
@@ -34,7 +35,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class NodeReply:
     session: str
     number: int
     identity: NodeIdentity
@@ -57,19 +58,18 @@ class RemoteCaller:
         return RemoteNode(self, address, identity)
 
     def call(self, address: str, identity: NodeIdentity, operation: str, *arguments: object) -> Future[Any]:
-        answer: Future[Any] = self._loop.create_future()
         if len(self._waiting) >= CALLS_WAITING_MAX:
-            answer.set_exception(NodeBusy(f"{len(self._waiting)} calls are waiting for answers"))
-            return answer
+            return refused(NodeBusy(f"{len(self._waiting)} calls are waiting for answers"))
+        answer: Future[Any] = self._loop.create_future()
         self._number += 1
         timer = self._loop.call_later(self._seconds, self._too_late, self._number, address)
         self._waiting[self._number] = (answer, timer, identity)
-        self._network.send(address, Request(self._session, self._number, operation, arguments))
+        self._network.send(address, NodeRequest(self._session, self._number, operation, arguments))
         return answer
 
     def receive(self, sender: str, message: object) -> None:
         """Takes a reply; ignores anything else, and replies that no call waits for."""
-        if not isinstance(message, Reply) or message.session != self._session:
+        if not isinstance(message, NodeReply) or message.session != self._session:
             return
         waiting = self._waiting.pop(message.number, None)
         if waiting is None:
@@ -94,16 +94,12 @@ class RemoteCaller:
 class RemoteNode:
     """A `StorageNode` in another process."""
 
+    in_order = False  # on the network, one answer may overtake another
+
     def __init__(self, caller: RemoteCaller, address: str, identity: NodeIdentity) -> None:
         self._caller = caller
         self._address = address
-        self._identity = identity
-
-    @property
-    def identity(self) -> NodeIdentity:
-        return self._identity
-
-    in_order = False  # on the network, one answer may overtake another
+        self.identity = identity
 
     def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         return self._call("create", ledger, epoch, durability)
@@ -133,7 +129,7 @@ class RemoteNode:
         return self._call("list")
 
     def _call(self, operation: str, *arguments: object) -> Future[Any]:
-        return self._caller.call(self._address, self._identity, operation, *arguments)
+        return self._caller.call(self._address, self.identity, operation, *arguments)
 
 
 class NodeServer:
@@ -144,12 +140,12 @@ class NodeServer:
         self._network = network
 
     def receive(self, sender: str, message: object) -> None:
-        if not isinstance(message, Request) or message.operation not in OPERATIONS:
+        if not isinstance(message, NodeRequest) or message.operation not in OPERATIONS:
             return
         answer: Future[Any] = getattr(self._node, message.operation)(*message.arguments)
         answer.add_done_callback(self._reply_to(sender, message))
 
-    def _reply_to(self, sender: str, request: Request) -> Callable[[Future[Any]], None]:
+    def _reply_to(self, sender: str, request: NodeRequest) -> Callable[[Future[Any]], None]:
         def reply(answer: Future[Any]) -> None:
             if answer.cancelled():
                 return
@@ -158,6 +154,6 @@ class NodeServer:
                 raise error
             code, value = (error.code, str(error)) if isinstance(error, DanubeError) else ("", answer.result())
             identity = self._node.identity
-            self._network.send(sender, Reply(request.session, request.number, identity, code, value))
+            self._network.send(sender, NodeReply(request.session, request.number, identity, code, value))
 
         return reply

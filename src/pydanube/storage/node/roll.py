@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from pydanube.base.errors import DanubeError, DiskFailed, DiskFull
-from pydanube.journal.group import CHECKPOINTS, NOBODY, GroupKind, encode_group
+from pydanube.journal.group import CHECKPOINTS
 from pydanube.ports.disk import DiskFile
 from pydanube.storage.node.files import store_index, try_remove
 from pydanube.storage.node.journal import ActiveFile
@@ -142,12 +142,7 @@ class Roller:
         if active.synced_number < active.number:
             await active.handle.sync()
             active.synced_number, active.synced_end = active.number, active.position
-        number = active.number + 1
-        parts, length = encode_group(
-            active.file.salt, number, active.number, [], [], 0, NOBODY, GroupKind.MARK, active.prior
-        )
-        await active.handle.write(active.position, parts, sync=True)
-        active.wrote(number, length, NOBODY)
+        await active.write_mark()
         active.synced_number, active.synced_end, active.covered = active.number, active.position, True
 
     async def close(self) -> None:

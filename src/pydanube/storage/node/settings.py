@@ -1,9 +1,8 @@
-"""What an operator can configure about a storage node, and which kind of node serves which namespace."""
+"""What can be configured about a storage node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pydanube.base.limits import (
     INDEX_CACHE_BYTES,
@@ -39,14 +38,3 @@ class NodeSettings:
         for name in ("pending_bytes_max", "copy_bytes_per_second", "retry_seconds"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above zero")
-
-
-@dataclass(frozen=True, slots=True)
-class StorageSettings:
-    """The kind of node to use: `disk`, `memory` or the name of an installed kind, with exceptions by namespace."""
-
-    storage: str = "disk"
-    namespaces: Mapping[str, str] = field(default_factory=dict)
-
-    def kind_for(self, namespace: str) -> str:
-        return self.namespaces.get(namespace, self.storage)

@@ -1,8 +1,8 @@
-"""A start, once `node_file` knows whose directories these are: scan, close what was open, create one new file. A node
-also starts over this way after a failure.
+"""A start, once `node_file` has identified the directories: scan, close what was open, create one new file.
 
-Only files that never got their name are deleted here. A damaged middle is reported and its ledgers are marked. What was
-written but perhaps never synced is written again into the new file before anyone can read it.
+A node also starts over this way after a failure. This module deletes only files that never got their name. It reports a
+damaged middle and marks its ledgers. What was written but perhaps never synced is written again into the new file
+before anyone can read it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from dataclasses import dataclass, field
 from pydanube.base.errors import DiskFull, NodeDirectoryInvalid
 from pydanube.base.ids import NO_OFFSET, LedgerId
 from pydanube.base.limits import BLOCK_BYTES, OFFSET_MAX, RESERVE_OFFSETS
-from pydanube.journal.group import (
-    EntryKind,
-    messages_max,
-    names_of,
-)
+from pydanube.journal.group import EntryKind, messages_max, names_of
 from pydanube.journal.index import FileIndex
 from pydanube.journal.ledger_table import BUFFERED, SEALED, LedgerTable
 from pydanube.journal.scan import Damage, Group, Scan, add_to_index
@@ -86,7 +82,8 @@ async def recover(
         await remove_temporary(disk)
         journals = sorted(generations(await disk.list(), "journal"))
         await _read_headers(disk, node.node, found, journals, cut)
-        found.sources = await _present(disk, data)
+        names = [name for each in dict.fromkeys([disk, *data.values()]) for name in await each.list()]
+        found.sources = set(generations(names))
         for kept_disk in data.values():
             await _read_kept_headers(kept_disk, node.node, found)
         await _load_table(found, journals)
@@ -103,8 +100,8 @@ async def recover(
             await _make_room(disk, found, node)
             active = await write_new_file(disk, node.node, settings, randomness, found.table, next_file, newest)
         await _settle(found, active, data, node)
-        if newest is not None:
-            await _close_newest(found, newest)
+        if newest is not None and not newest.damage:  # it is closed now, and an index saves the next start a scan
+            await store_index(found.files[newest.generation], newest.index, newest.covered)
     finally:
         for file in found.files.values():  # reopened when read: there may be more than a process can have open
             if file.handle is not None:
@@ -261,12 +258,6 @@ async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
         _note_damage(found, scan, housed, after_checkpoint=False)
 
 
-async def _present(disk: Disk, data: dict[int, Disk]) -> set[int]:
-    """The generations of all existing files, journal and kept."""
-    names = [name for place in dict.fromkeys([disk, *data.values()]) for name in await place.list()]
-    return set(generations(names))
-
-
 def _note_damage(found: _Found, scan: Scan, suspects: set[LedgerId], *, after_checkpoint: bool) -> None:
     """Notes the affected ledgers; if they are unknown, the suspects and every ledger that the file names elsewhere."""
     for damage in scan.damage:
@@ -352,9 +343,3 @@ async def _settle(found: _Found, active: ActiveFile, data: dict[int, Disk], node
         await try_remove(file.disk, index_name(file.generation))
         await try_remove(file.disk, file.name)
         await file.disk.sync_directory()
-
-
-async def _close_newest(found: _Found, newest: Scan) -> None:
-    """Closes the file that was being written, and stores its index, which saves the next start a scan."""
-    if not newest.damage:
-        await store_index(found.files[newest.generation], newest.index, newest.covered)

@@ -63,7 +63,7 @@ class NodeState:
     damage: list[Damage] = field(default_factory=list)
     generations: int = 0  # the last number used
     full: bool = False  # there is no room for another journal file
-    short: bool = False  # the broker says that room is running out: files are copied out earlier to free more
+    short: bool = False  # the broker reports that space is short, so more files are copied out
     ballast: Ballast = Ballast.GONE
     recycled: list[str] = field(default_factory=list)  # unneeded journal files, to be overwritten
 

@@ -1,6 +1,6 @@
 """Calls storage nodes and waits for their answers: until there are enough of them, and until a busy node is free.
 
-A busy node has refused the call and done nothing. That ends no ledger: the caller calls it again.
+A busy node has refused the call and done nothing. The ledger does not end because of it: the caller calls again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydanube.base.errors import DanubeError, NodeBusy, NodeClosed
 from pydanube.base.retry import Backoff
 
 Answer = TypeVar("Answer")
-BUSY = Backoff(0.005, 0.1)  # before a busy node is called again: it has room within some groups of its journal
+BUSY = Backoff(0.005, 0.1)  # before a busy node is called again: some groups of its journal make room
 
 
 class RetryingCaller:
@@ -26,7 +26,7 @@ class RetryingCaller:
         self._stopped = False
 
     def call(self, operation: Callable[..., Future[Answer]], *arguments: object) -> Future[Answer]:
-        """The first attempt is made at once."""
+        """Makes the first attempt at once."""
         final: Future[Answer] = self._loop.create_future()
         self._try(final, partial(operation, *arguments), 1)
         return final
@@ -59,9 +59,9 @@ class RetryingCaller:
 
 
 class Answers(Generic[Answer]):
-    """What several nodes answer to one call, by their index in the ledger's record.
+    """The answers of several nodes to one call, by their index in the ledger's record.
 
-    A `DanubeError` is an answer too; any other exception is a bug and is raised to whoever waits.
+    A `DanubeError` is an answer too; any other exception is a bug and is raised to the caller that waits.
     """
 
     def __init__(self, futures: Mapping[int, Future[Answer]]) -> None:

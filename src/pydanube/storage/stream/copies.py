@@ -1,4 +1,4 @@
-"""Reads a ledger from its copies: from the first that can serve it, and past entries that none of them has any more.
+"""Reads a ledger from its copies: from the first that can serve it, and past entries that none of them has any longer.
 
 It decides nothing about a ledger. A copy that does not answer may have the entry, so a gap is skipped only if every
 copy says that it lacks the entry.
@@ -10,14 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from pydanube.base.errors import (
-    DanubeError,
-    EntryMissing,
-    LedgerDamaged,
-    LedgerNotFound,
-    NodeReplaced,
-    NodeUnreachable,
-)
+from pydanube.base.errors import DanubeError, EntryMissing, LedgerDamaged, LedgerNotFound, NodeReplaced, NodeUnreachable
 from pydanube.base.ids import LedgerId, NodeIdentity
 from pydanube.ports.storage import StorageNode, StorageNodes
 from pydanube.stream.record import LedgerRecord, Phase
@@ -40,7 +33,7 @@ async def after_damage(ledger: LedgerId, offset: int, copies: Sequence[StorageNo
 
 
 class CopyReader:
-    """For one stream. `end` returns the last offset of a ledger that readers may see."""
+    """Reads ledgers of one stream. `end` returns the last offset of a ledger that readers may see."""
 
     def __init__(self, name: str, nodes: StorageNodes, end: Callable[[LedgerRecord], int]) -> None:
         self._name = name
@@ -49,7 +42,7 @@ class CopyReader:
         self._silent: dict[NodeIdentity, None] = {}  # did not answer in time: the others are tried first
 
     async def read(self, ledger: LedgerRecord, offset: int, bytes_max: int) -> list[Batch]:
-        """From the first copy that can serve it; `EntryMissing` only if every copy says that it lacks the entry."""
+        """Reads from the first copy that can serve it; `EntryMissing` only if every copy lacks the entry."""
         errors: list[DanubeError] = []
         for identity in sorted(ledger.nodes, key=self._silent.__contains__):
             try:

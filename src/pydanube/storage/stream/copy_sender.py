@@ -16,6 +16,7 @@ from functools import partial
 from pydanube.base.errors import DanubeError, NodeBusy, NodeClosed
 from pydanube.base.limits import WRITER_LAG_BYTES_MAX
 from pydanube.ports.storage import StorageNode
+from pydanube.storage.futures import danube_error
 from pydanube.storage.stream.answers import BUSY
 from pydanube.stream.record import LedgerRecord
 from pydanube.wire.batch import Batch
@@ -37,7 +38,8 @@ Settled = Callable[[PendingEntry, DanubeError | None], None]
 
 
 class CopySender:
-    """For one node. `settled` is called once for each entry: with None if the node has it, else with the reason."""
+    """Sends to one node. `settled` is called once for each entry: with None if the node has it, otherwise with the
+    reason."""
 
     def __init__(self, node: StorageNode, record: LedgerRecord, confirmed: Callable[[], int], settled: Settled) -> None:
         self.alive = True
@@ -45,7 +47,7 @@ class CopySender:
         self._record = record
         self._confirmed = confirmed
         self._settled = settled
-        self._lag = 0  # bytes that were sent or are held, and not answered
+        self._lag = 0  # bytes sent or held, but not answered yet
         self._ready = False  # while it is not, entries are held
         self._held: list[PendingEntry] = []  # in offset order
         self._refusals = 0  # in a row
@@ -99,7 +101,7 @@ class CopySender:
                 self._refusals = 0
                 self._go_on()
         else:
-            cause = error if isinstance(error, DanubeError) else DanubeError(str(error))
+            cause = danube_error(error)
             if self.alive:
                 self.drop(cause)
             self._settled(entry, cause)
@@ -108,7 +110,7 @@ class CopySender:
         insort(self._held, entry, key=lambda held: held.batch.base_offset)
 
     def _try_first(self) -> None:
-        """Sends one entry, to find out whether the node has room again; the others follow once it is stored."""
+        """Sends one entry, to find out whether the node has room again; the others follow once that is stored."""
         self._timer = None
         if self._held:
             self._append(self._held.pop(0))

@@ -1,4 +1,4 @@
-"""Makes, seals and recovers the ledgers of one stream. The catalogue has every decision before a node hears of it."""
+"""Creates, seals and recovers ledgers of one stream. Every decision is in the catalogue before it reaches a node."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Callable
 from pydanube.base.errors import DanubeError
 from pydanube.ports.clock import Clock
 from pydanube.ports.storage import StorageNodes
+from pydanube.storage.futures import retrieve
 from pydanube.storage.stream.ownership import Ownership
 from pydanube.storage.stream.recovery import recover_ledger
 from pydanube.storage.stream.settings import StreamSettings
-from pydanube.storage.stream.writer import LedgerWriter, ignore_answer
+from pydanube.storage.stream.writer import LedgerWriter
 from pydanube.stream.record import LedgerRecord, Phase, new_ledger
 
 
 class LedgerLifecycle:
-    """For one owner of a stream, which calls `make`, `seal` and `recover` while it holds `Ownership.changing`."""
+    """Used by one owner of a stream, which holds `Ownership.changing` while it calls `make`, `seal` and `recover`."""
 
     def __init__(self, ownership: Ownership, nodes: StorageNodes, clock: Clock, settings: StreamSettings) -> None:
         self._ownership = ownership
@@ -24,7 +25,7 @@ class LedgerLifecycle:
         self._settings = settings
 
     def writer(self, first: int, failed: Callable[[DanubeError], None]) -> LedgerWriter:
-        """For a ledger that is yet to be made; `failed` is called when it can no longer be written."""
+        """A writer for a ledger that does not exist yet; `failed` is called when it can no longer be written."""
         return LedgerWriter(self._ownership.epoch, first, self._nodes, failed)
 
     def choose_nodes(self) -> None:
@@ -32,7 +33,7 @@ class LedgerLifecycle:
         self._nodes.choose(self._settings.copies.replicas, reserve=self._settings.reserve)
 
     async def make(self, writer: LedgerWriter) -> float:
-        """Makes the writer's ledger, and says when, on the monotonic clock."""
+        """Creates the writer's ledger; returns when it did, on the monotonic clock."""
         ownership, settings = self._ownership, self._settings
         nodes = tuple(self._nodes.choose(settings.copies.replicas, reserve=settings.reserve))
         ledger_id = await ownership.next_ledger_id()
@@ -55,12 +56,12 @@ class LedgerLifecycle:
         await self._ownership.store(record)
 
     async def recover(self, newest: int) -> None:
-        """Decides where the ledger that was left open ends. `newest` is the last append time this owner knows of."""
+        """Decides where the ledger that was left open ends. `newest` is the last append time that this owner knows."""
         ownership = self._ownership
         ledger = ownership.record.unsealed
         assert ledger is not None
         if ledger.epoch >= ownership.epoch and ledger.phase is Phase.OPEN:
-            await ownership.renew()  # our own ledger failed: a new epoch fences it
+            await ownership.renew()  # our own ledger failed: only a new epoch can fence it
         await ownership.store(ownership.record.recovering(ownership.epoch))  # also shows whether we are still the owner
         ending = await recover_ledger(ledger, ownership.epoch, self._nodes)
         sealed = ownership.record.sealed(
@@ -69,14 +70,14 @@ class LedgerLifecycle:
             ending.last,
             ending.next_offset,
             bytes=ending.bytes,
-            newest=ending.newest or max(newest, self._clock.wall()),  # unknown: rather too late than too early
+            newest=ending.newest or max(newest, self._clock.wall()),  # if unknown, too late is better than too early
             unknown_from=ending.unknown_from,
         )
         await ownership.store(sealed)
         self.tell_nodes(ledger, ending.last)
 
     def tell_nodes(self, ledger: LedgerRecord, last: int) -> None:
-        """Tells them where the ledger ends. Nobody waits for them: a node that misses it loses nothing."""
+        """Tells the nodes where the ledger ends, without waiting: a node that misses it loses nothing."""
         if last >= ledger.first:
             for identity in ledger.nodes:
-                self._nodes.get(identity).seal(ledger.id, self._ownership.epoch, last).add_done_callback(ignore_answer)
+                self._nodes.get(identity).seal(ledger.id, self._ownership.epoch, last).add_done_callback(retrieve)

@@ -1,4 +1,4 @@
-"""A topic's messages: its stream and the tail cache, read as one from any offset or time.
+"""A topic's messages: reads its stream and the tail cache as one, from any offset or time.
 
 It knows nothing of subscriptions: its caller passes what they still need.
 """
@@ -13,6 +13,7 @@ from functools import partial
 
 from pydanube.base.errors import BatchInvalid, DanubeError, OffsetNotConfirmed, OffsetsDamaged, QuorumLost
 from pydanube.base.limits import READ_AHEAD_BYTES
+from pydanube.storage.futures import settle
 from pydanube.storage.stream.stream import Stream
 from pydanube.storage.stream.tail import TailCache
 from pydanube.stream.retention import RetentionPolicy, trim_before
@@ -23,7 +24,7 @@ class ManagedLedger:
     """Appends and reads for one topic. `changed` is called when more is confirmed, or with the error of an append."""
 
     def __init__(self, stream: Stream, cache: TailCache, changed: Callable[[BaseException | None], None]) -> None:
-        self.stream = stream
+        self.stream, self.past_lost = stream, stream.past_lost
         self._tail = cache.tail()
         self._changed = changed
         self._create_future = asyncio.get_running_loop().create_future
@@ -60,12 +61,7 @@ class ManagedLedger:
     def _settled(self, answer: Future[None], confirmed: Future[None]) -> None:
         failure = confirmed.exception()
         error = None if failure is None else _for_publishers(failure)
-        if not answer.done():
-            if error is None:
-                answer.set_result(None)
-            else:
-                answer.set_exception(error)
-                answer.exception()  # marks it as retrieved; a caller that waits still gets it
+        settle(answer, error)
         if error is not None:
             self._pending.clear()  # recovery decides whether they were stored; if so, they are read from the stream
             self._changed(error)
@@ -77,7 +73,7 @@ class ManagedLedger:
         self._changed(None)
 
     def find(self, offset: int) -> Batch | None:
-        """The visible batch that contains `offset`, if it is in the cache."""
+        """The visible batch with this offset, if it is in the cache."""
         return None if self._hides(offset) else self._tail.find(offset)
 
     async def read(self, offset: int, bytes_max: int = READ_AHEAD_BYTES) -> list[Batch]:
@@ -106,10 +102,6 @@ class ManagedLedger:
 
     def _hides(self, offset: int) -> bool:
         return self.hidden_from is not None and offset >= self.hidden_from
-
-    def past_lost(self, offset: int) -> int:
-        """The offset itself, or the next one that was not given up as damaged."""
-        return self.stream.past_lost(offset)
 
     async def find_time(self, time: int) -> int:
         """The first offset appended at or after `time`; the confirmed end if there is none."""

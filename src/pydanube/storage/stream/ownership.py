@@ -1,7 +1,7 @@
 """The ownership of a stream: a new epoch in the catalogue, and then every change of its record by compare-and-set.
 
-It has the record as this owner last stored it, and notices when somebody else has taken the stream. It decides
-nothing itself.
+It has the record as this owner last stored it, and notices when another broker has taken the stream. It decides nothing
+itself.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pydanube.ports.catalog import Catalog
 from pydanube.stream.record import StreamRecord
 
 log = logging.getLogger(__name__)
-REFUSED = (MetadataFull, MetadataInvalid)  # a limit was reached: nothing was stored, and asking again does not help
+REFUSED = (MetadataFull, MetadataInvalid)  # a limit was reached: nothing was stored, and a retry does not help
 Change = Callable[[StreamRecord], StreamRecord]
 
 
 class Ownership:
-    """From `Ownership.take`. A change that takes several steps holds the lock `changing`."""
+    """Created by `Ownership.take`. A change that takes several steps holds the lock `changing`."""
 
     def __init__(self, name: str, catalog: Catalog, token: str, retry_seconds: float) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class Ownership:
         await self.store(self.record.taken_over(self._token))
 
     async def change(self, change: Change) -> StreamRecord:
-        """Stores what `change` makes of the record, unless that is the same, and returns it."""
+        """Stores the record that `change` returns, unless it is the same, and returns it."""
         async with self.changing:
             changed = change(self.record)
             if changed != self.record:
@@ -91,7 +91,7 @@ class Ownership:
         while True:
             try:
                 return await self._catalog.next_ledger_id()
-            except MetadataBusy:  # it only has to be asked again
+            except MetadataBusy:  # a retry is enough
                 await asyncio.sleep(self._retry_seconds)
 
     async def _load(self) -> tuple[StreamRecord, int]:

@@ -1,6 +1,6 @@
 """The reading half of a stream: from the first copy that can serve it, or from object storage.
 
-It shows only confirmed messages. Damaged ones are an error until somebody gives them up; then they are skipped.
+It shows only confirmed messages. Damaged ones are an error until an operator accepts their loss; then they are skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 _logged: WeakKeyDictionary[StorageNodes, dict[tuple[str, int, int], None]] = WeakKeyDictionary()
-"""Damage that was logged, by the nodes of its broker: every attempt to open a topic makes new `Stream` objects."""
+"""Damage that was logged, by the nodes of its broker: every attempt to open a topic creates new `Stream` objects."""
 
 
 def log_once(nodes: StorageNodes, stream: str, error: OffsetsDamaged, cause: DanubeError) -> None:
@@ -48,7 +48,7 @@ class StreamReader:
 
     def __init__(self, ownership: Ownership, nodes: StorageNodes, cold: ColdReader | None) -> None:
         self.name = ownership.name
-        self.title = ownership.name  # for logs and errors
+        self.title = ownership.name  # name in logs and errors
         self._ownership = ownership
         self._nodes = nodes
         self._cold = cold or ColdReader(None)
@@ -72,7 +72,7 @@ class StreamReader:
 
     @property
     def damaged(self) -> dict[int, int]:
-        """First and last offsets of the ranges that were found damaged and neither deleted nor given up yet."""
+        """First and last offsets of the ranges that were found damaged and neither deleted nor accepted as lost yet."""
         if self._damaged:
             first = self.record.first
             self._damaged = {start: last for start, last in self._damaged.items() if last >= first}
@@ -116,12 +116,12 @@ class StreamReader:
             return await self.read(await self._copies.after_gap(ledger, offset), bytes_max)
 
     def past_lost(self, offset: int) -> int:
-        """The offset itself, or the next one that was not given up as damaged."""
+        """The offset itself, or the next one that was not accepted as lost."""
         record = self._ownership.record
         return record.past_lost(offset) if record.lost else offset
 
     async def find_damage(self) -> list[tuple[LedgerId, LostRange]]:
-        """Reads everything that only the nodes have; returns what no copy can serve and was not given up yet."""
+        """Reads everything that only the nodes have; returns what no copy can serve and was not accepted as lost."""
         found: list[tuple[LedgerId, LostRange]] = []
         record = self.record
         for ledger in [ledger for ledger in record.ledgers if not record.is_dead(ledger)]:

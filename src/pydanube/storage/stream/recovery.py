@@ -45,7 +45,7 @@ class LedgerEnd:
 
 
 async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes) -> LedgerEnd:
-    """To be called by the owner of `epoch`, once the catalogue records it as the owner."""
+    """Called by the owner of `epoch`, once the catalogue records it as the owner."""
     recovery = _Recovery(record, epoch, [nodes.get(identity) for identity in record.nodes])
     try:
         return await recovery.run()
@@ -185,7 +185,7 @@ class _Recovery:
         for index in write_set(self._indexes, batch.base_offset, record.copies.write):
             if (
                 self._lag[index] <= WRITER_LAG_BYTES_MAX
-            ):  # else it is far behind or silent: the other nodes have to suffice
+            ):  # otherwise it is far behind or silent: the other nodes have to suffice
                 appends[index] = append = call(
                     self._copies[index].append, record.id, self._epoch, batch, self._confirmed
                 )

@@ -1,7 +1,7 @@
 """Removes a stream for good: first its ledgers on the nodes and its objects, then the record that names them.
 
-In this order a crash leaves a record behind, never a ledger or an object that nobody knows of: the removal is simply
-repeated. Only for streams that nobody will open any more.
+In this order a crash leaves a record behind, never an unknown ledger or object: the removal is simply repeated. Only
+for streams that are never opened again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TABLE_LOG = "_delta_log/"
 async def remove_stream(
     name: str, catalog: Catalog, nodes: StorageNodes, randomness: Randomness, cold: ColdReader | None = None
 ) -> None:
-    """Returns when nothing of it is left. After an error, the next call continues with the rest."""
+    """Returns when nothing is left of it. After an error, the next call continues with the rest."""
     while True:
         record, version = await catalog.load(name)
         if not version:
@@ -41,11 +41,11 @@ async def remove_stream(
                 await _delete_objects(name, record.cold, cold or ColdReader(None))
             return await catalog.delete(name, version)
         except CatalogConflict:
-            continue  # the owner stored a last decision, or another task removes the stream too
+            continue  # the owner stored a last decision, or another task also removes the stream
 
 
 async def _delete_objects(name: str, cold: Cold, reader: ColdReader) -> None:
-    """The objects that the record names, and the log of their table; objects of others in the same folder stay."""
+    """Deletes the objects that the record names, and the log of their table. Others in the same folder stay."""
     segments = reader.segments
     plans = [plan for plan in (cold.planned, cold.merging) if plan is not None]
     for key in [*(each.key for each in cold.doomed), *(segment_key(name, plan) for plan in plans)]:

@@ -18,10 +18,10 @@ class StreamSettings:
 
     copies: Copies = field(default_factory=Copies)
     durability: Durability = Durability.FSYNC
-    ledger_bytes: int = 256 * MIB  # a ledger that is larger is sealed, and the stream continues in a new one
-    ledger_seconds: float = 4 * 3600.0  # `Stream.roll_if_old` seals a ledger that is older
+    ledger_bytes: int = 256 * MIB  # a larger ledger is sealed, and the stream continues in a new one
+    ledger_seconds: float = 4 * 3600.0  # `Stream.roll_if_old` seals an older ledger
     lazy: bool = False  # an owner makes its first ledger for its first append, not before
-    reserve: bool = False  # it may use the last ledgers of a node, which are not available to messages
+    reserve: bool = False  # may use the last ledgers of a node, which messages may not
     retry_seconds: float = 0.2
     ledgers_listed: int = LEDGERS_LISTED_MAX  # in the record itself; the simulator sets few, so that pages are needed
     take_seconds: float = STREAM_TAKE_SECONDS  # after this, taking the stream fails and may be tried again

@@ -38,7 +38,7 @@ class Idle(WithoutWriter):
 
 
 class TakenOver(WithoutWriter):
-    """Somebody else owns the stream."""
+    """Another broker owns the stream."""
 
 
 class Closed(WithoutWriter):
@@ -47,10 +47,10 @@ class Closed(WithoutWriter):
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The next ledger is being made. Its writer takes batches, and holds them back until the ledger exists."""
+    """The next ledger is being created. Its writer takes batches, and holds them back until the ledger exists."""
 
     writer: LedgerWriter
-    ending: LedgerWriter | None = None  # the ledger before; none if the stream was idle
+    ending: LedgerWriter | None = None  # the previous ledger; None if the stream was idle
     correction: int | None = None  # the right time, if append times were ahead of it
 
 
@@ -60,7 +60,7 @@ class Open:
 
     ending: ClassVar[None] = None
     writer: LedgerWriter
-    since: float  # when the ledger was made, on the monotonic clock
+    since: float  # when the ledger was created, on the monotonic clock
 
 
 State = WithoutWriter | Beginning | Open

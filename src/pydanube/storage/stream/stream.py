@@ -1,8 +1,8 @@
-"""A stream in the hands of its owner: one open ledger after the other on storage nodes, read back as one.
+"""A stream on its owner: one open ledger after the other on storage nodes, read back as one.
 
 Taking a stream means taking a new epoch in the catalogue, recovering the ledger that was left open, and opening a new
-one. After a lost quorum, a full disk or a fencing the owner does the same again, until it works or somebody else owns
-the stream. Readers see only what is confirmed. `state.py` has the states; only `Stream._enter` changes them.
+one. After a lost quorum, a full disk or a fencing, the owner does the same again, until it succeeds or another broker
+owns the stream. Readers see only what is confirmed. `state.py` has the states; only `Stream._enter` changes them.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class Stream(StreamReader):
         first = partial(asyncio.wait, {opening, refused}, return_when=asyncio.FIRST_COMPLETED)
         try:
             done, _ = await first(timeout=settings.take_seconds)
-            if not done and isinstance(stream._why_not, NodeClosed):  # slow, but nothing has gone wrong yet
+            if not done and isinstance(stream._why_not, NodeClosed):  # it is slow, but nothing has gone wrong yet
                 await first()
         except asyncio.CancelledError:
-            await stream._let_go(NodeClosed(f"{name} is closed"))  # the caller gets no stream, so nothing may open it
+            await stream._let_go(NodeClosed(f"{name} is closed"))  # the caller gets no stream: do not open it
             raise
         if opening.done():
             opening.result()
@@ -201,13 +201,13 @@ class Stream(StreamReader):
     # -- decisions about the record ----------------------------------------------------------------------------------
 
     async def decide(self, change: Change) -> StreamRecord:
-        """Stores one more decision of the owner; ledgers that no node needs any more are deleted in the background."""
+        """Stores another decision of the owner; ledgers that no node needs any longer are deleted in the background."""
         decided = await self._change(change)
         self._sweeper.later(0.0)
         return decided
 
     async def give_up(self, lost: Sequence[LostRange]) -> None:
-        """From now on readers skip these ranges; durable on return."""
+        """Makes readers skip these ranges from now on; durable on return."""
         await self.decide(lambda record: record.given_up(record.owner, lost))
         self._damaged.clear()
         for each in lost:
@@ -215,7 +215,7 @@ class Stream(StreamReader):
             log.error("%s: %s given up as damaged", self.title, which)
 
     async def trim(self, before: int) -> int:
-        """Deletes the sealed ledgers that end below `before`; returns how many no node has any more."""
+        """Deletes the sealed ledgers that end below `before`; returns how many no node has any longer."""
         return await self._sweeper.trim(before)
 
     async def truncate(self, before: int) -> None:
@@ -237,7 +237,7 @@ class Stream(StreamReader):
         """The one place where the state changes. Writers that the new state does not need are abandoned."""
         left = self._state
         assert type(state) in NEXT[type(left)], f"{left} may not become {state}"
-        _ = self.confirmed  # remembers what the writers that are left have confirmed
+        _ = self.confirmed  # remembers what the remaining writers have confirmed
         self._state = state
         if isinstance(state, WithoutWriter):
             for writer in (left.ending, left.writer):
@@ -262,7 +262,7 @@ class Stream(StreamReader):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Opens the stream again if it failed, but never twice at once. Called when a writer fails or a task ends."""
+        """Opens the stream again if it failed, but not twice at once. Called when a writer fails or a task ends."""
         if isinstance(self._state, Opening) and self._task.done():
             self._task = self._start(self._open())
 
@@ -277,7 +277,7 @@ class Stream(StreamReader):
             try:
                 async with self._ownership.changing:
                     if not isinstance(self._state, Opening):
-                        return  # it was lost while this waited
+                        return  # the stream was lost during this
                     if self.record.unsealed is not None:
                         await self._ledgers.recover(self._stamp)
                     self._sweeper.later(0.0)  # ledgers that are still to be deleted, or that turned out to be empty
@@ -316,7 +316,7 @@ class Stream(StreamReader):
         return beginning.writer
 
     async def _begin_ledger(self, beginning: Beginning) -> None:
-        """Seals the ledger before, if there is one, and makes the next one. If that fails, recovers."""
+        """Seals the previous ledger, if there is one, and creates the next one. If that fails, recovers."""
         ending, writer = beginning.ending, beginning.writer
         try:
             async with self._ownership.changing:
@@ -327,7 +327,7 @@ class Stream(StreamReader):
         except OwnershipLost as error:
             self._lose(error)
         except DanubeError as error:
-            if self._state is beginning:  # else a writer has failed already, and the state has its error
+            if self._state is beginning:  # otherwise a writer has already failed, and the state has its error
                 self._enter(Opening(error))
             await self._open()
         else:

@@ -15,6 +15,7 @@ from pydanube.base.errors import DanubeError, OwnershipLost
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import LEDGERS_DELETED_AT_ONCE, LEDGERS_SWEPT_MAX
 from pydanube.ports.storage import StorageNodes
+from pydanube.storage.futures import cancel_all
 from pydanube.storage.stream.copies import GONE
 from pydanube.storage.stream.ownership import Change, Ownership
 from pydanube.stream.record import LedgerRecord, StreamRecord
@@ -35,7 +36,7 @@ async def delete_some(
 
 
 async def _delete(ledger: LedgerRecord, nodes: StorageNodes) -> DanubeError | None:
-    """An error if a node may still have it."""
+    """Returns an error if a node may still have it."""
     deletions = [nodes.get(identity).delete(ledger.id) for identity in ledger.nodes]
     for answer in await asyncio.gather(*deletions, return_exceptions=True):
         if isinstance(answer, BaseException) and not isinstance(answer, GONE):
@@ -44,7 +45,7 @@ async def _delete(ledger: LedgerRecord, nodes: StorageNodes) -> DanubeError | No
 
 
 class Sweeper:
-    """For one owner of a stream. `change` stores a change of the record."""
+    """Sweeps for one owner of a stream. `change` stores a change of the record."""
 
     def __init__(
         self,
@@ -61,10 +62,11 @@ class Sweeper:
         self._stopped = False
 
     async def trim(self, before: int) -> int:
-        """Deletes the sealed ledgers that end below `before`; returns how many no node has any more.
+        """Deletes the sealed ledgers that end below `before`; returns how many no node has any longer. If there are
+        very many, the rest is deleted in the background.
 
-        If there are very many, the rest is deleted in the background. The record first says that they are dead, then
-        nodes delete them, and then they leave the record: after a crash in between, the next owner continues.
+        The record first says that they are dead, then nodes delete them, and then they leave the record: after a crash
+        in between, the next owner continues.
         """
         await self._change(lambda record: record.trimmed(record.owner, before))
         swept = await self.sweep()
@@ -79,7 +81,7 @@ class Sweeper:
         return len(deleted)
 
     async def _forget(self, deleted: Sequence[LedgerId]) -> None:
-        """No node has these ledgers any more."""
+        """Removes from the record ledgers that no node has any longer."""
         await self._change(lambda record: record.swept(record.owner, deleted))
 
     def later(self, seconds: float | None = None) -> None:
@@ -89,9 +91,7 @@ class Sweeper:
 
     async def stop(self) -> None:
         self._stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_all([self._task])
 
     @property
     def _has_dead(self) -> bool:

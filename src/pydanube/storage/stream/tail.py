@@ -16,7 +16,7 @@ _COMPACT_AT = 1024  # dropped batches of one topic before its lists are shortene
 
 
 class TailCache:
-    """Shared by all topics of a broker; when it is full, the oldest batch of all is dropped."""
+    """Shared by all topics of a broker; when it is full, the oldest batch of all topics is dropped."""
 
     def __init__(self, bytes_max: int = TAIL_CACHE_BYTES) -> None:
         self.bytes_max = bytes_max

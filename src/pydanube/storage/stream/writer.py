@@ -1,6 +1,6 @@
-"""Writes one ledger to its storage nodes. An entry is confirmed when its ack quorum has it and all before it are.
+"""Writes one ledger to its storage nodes. An entry is confirmed when its ack quorum has it and all entries before it.
 
-It never decides who owns the ledger, nor what became of an entry whose quorum was lost: recovery decides that, under a
+It never decides who owns the ledger, nor whether an entry counts whose quorum was lost: recovery decides that, under a
 new epoch. With a single node, confirming costs no more than looking at the oldest answer.
 """
 
@@ -15,6 +15,7 @@ from pydanube.base.errors import DanubeError, LedgerFenced, NodeBusy, QuorumLost
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import WRITER_WAITING_BYTES_MAX
 from pydanube.ports.storage import StorageNode, StorageNodes
+from pydanube.storage.futures import danube_error, retrieve, settle
 from pydanube.storage.stream.answers import BUSY, Answers, RetryingCaller
 from pydanube.storage.stream.copy_sender import CopySender, PendingEntry
 from pydanube.stream.quorum import acknowledged, out_of_reach, writable, write_set
@@ -122,7 +123,7 @@ class LedgerWriter:
                 self._wait_out()
                 return
             if error is not None:
-                self._fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+                self._fail(danube_error(error))
                 return
             self._refusals = 0
             self._confirm(entries.popleft())
@@ -130,10 +131,10 @@ class LedgerWriter:
             self._watch(answer)
 
     def _wait_out(self) -> None:
-        """A busy node has refused the oldest entry, and so all after it; they are sent again after a pause."""
+        """A busy node has refused the oldest entry, and so all later ones; they are sent again after a pause."""
         for entry in self._entries:
             if entry.answer is not None:
-                entry.answer.add_done_callback(ignore_answer)
+                entry.answer.add_done_callback(retrieve)
                 entry.answer = None
         self._refusals += 1
         self._busy = self._loop.call_later(BUSY.after(self._refusals), self._send_again)
@@ -193,10 +194,8 @@ class LedgerWriter:
         self.failure = error
         for entry in self._entries:
             if entry.answer is not None:
-                entry.answer.add_done_callback(ignore_answer)
-            if not entry.future.done():
-                entry.future.set_exception(error)
-                entry.future.exception()  # marks it as retrieved; a caller that waits still gets it
+                entry.answer.add_done_callback(retrieve)
+            settle(entry.future, error)
         self._entries.clear()
         self._caller.stop()
         if self._busy is not None:
@@ -224,12 +223,6 @@ class LedgerWriter:
             raise self.failure
         self.failure = LedgerFenced(f"ledger {self.record.id} is finished")
         return self.confirmed
-
-
-def ignore_answer(answer: Future[None]) -> None:
-    """For calls whose answers do not matter: the entry was given up, or the node may miss the call."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 def _ignore(error: DanubeError) -> None:

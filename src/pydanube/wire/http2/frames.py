@@ -12,7 +12,6 @@ from pydanube.base.errors import Http2ConnectionError
 from pydanube.base.limits import HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_HEADER_LIST_BYTES_MAX, HTTP2_STREAMS_MAX
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-ALPN = "h2"  # the name of this protocol in TLS; without TLS a client starts with the preface
 
 HEADER = Struct(">IBI")  # length and type as one number, flags, stream
 HEADER_BYTES = 9
@@ -124,9 +123,6 @@ def content_of(flags: int, payload: bytes) -> bytes:
 # What a server sends first. The windows of streams keep the default, so that a client cannot send more than we allow
 # before it has read this.
 GREETING = settings_frame(
-    {
-        Setting.MAX_CONCURRENT_STREAMS: HTTP2_STREAMS_MAX,
-        Setting.MAX_HEADER_LIST_SIZE: HTTP2_HEADER_LIST_BYTES_MAX,
-    }
+    {Setting.MAX_CONCURRENT_STREAMS: HTTP2_STREAMS_MAX, Setting.MAX_HEADER_LIST_SIZE: HTTP2_HEADER_LIST_BYTES_MAX}
 ) + window_update(0, HTTP2_CONNECTION_WINDOW_BYTES - WINDOW_BYTES)
 SETTINGS_ACK = frame(FrameType.SETTINGS, ACK, 0, b"")

@@ -28,9 +28,15 @@ class LeaseVerbs(Verbs):
         record = await door.topics.lookup(
             self._principal, Action.SUBSCRIPTION_CONSUME, topic, subscription=subscription
         )
-        places = [parsed] if parsed.partition is not None else record.partition_names()
+        partitions = [parsed] if parsed.partition is not None else record.partition_names()
         return await door.leasing.receive(
-            self._session, places, subscription, consumer=consumer, limit=limit, wait=wait, lease_seconds=lease_seconds
+            self._session,
+            partitions,
+            subscription,
+            consumer=consumer,
+            limit=limit,
+            wait=wait,
+            lease_seconds=lease_seconds,
         )
 
     def is_open(self, lease: Lease) -> bool:

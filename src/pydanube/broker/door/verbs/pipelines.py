@@ -2,81 +2,142 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import ClassVar, get_args
+
 from pydanube.access.rights import Action, pipeline_resource
 from pydanube.base.errors import PipelineLimitReached, PipelineNotFound
-from pydanube.base.limits import PIPELINES_MAX
-from pydanube.broker.door.pipelines import Order, Pipeline, Report, What
-from pydanube.broker.door.verbs.base import Verbs
-
-PARTS = ("checkpoint", "redriven", "redriving")  # of a record: which checkpoint counts, and its redriven dead letters
-_RECORDS = "pipelines/"  # the prefix of their names among the notes
+from pydanube.base.limits import LISTED_MAX, PIPELINES_MAX
+from pydanube.base.names import check_pipeline
+from pydanube.broker.door.pipeline_reports import read_report
+from pydanube.broker.door.pipelines import Line, Order, What
+from pydanube.broker.door.pipelines import Pipeline as KnownPipeline
+from pydanube.broker.door.verbs.base import Verbs, page
+from pydanube.metadata.tables import PIPELINE_RECORDS
+from pydanube.operations.operation import Done
+from pydanube.operations.pipelines import (
+    DescribePipeline,
+    ForgetPipeline,
+    KeepPipelineRecord,
+    ListPipelines,
+    LogLine,
+    OrderPipeline,
+    Pipeline,
+    PipelineLogs,
+    PipelineOrder,
+    PipelineRecord,
+    Pipelines,
+    ReadPipelineLogs,
+    RecordPart,
+    ReportPipeline,
+)
+from pydanube.storage.metadata.table import Table
 
 
 class PipelineVerbs(Verbs):
     __slots__ = ()
 
     @property
-    def now(self) -> float:
-        """The time that `Pipeline.state` takes."""
-        return self._door.pipelines.now
+    def _records(self) -> Table[str]:
+        return Table(self._door.directory.store, PIPELINE_RECORDS)
 
-    def report(self, name: str, report: Report) -> Order | None:
-        """Takes a report; returns the order for the runner, if there is one."""
-        self._ask(Action.PIPELINE_REPORT, pipeline_resource(name))
-        return self._door.pipelines.report(name, report)
+    def _ask_about(self, action: Action, name: str) -> str:
+        self._ask(action, pipeline_resource(check_pipeline(name)))
+        return name
 
-    def listed(self) -> list[Pipeline]:
-        """All pipelines, sorted by name."""
+    async def report(self, request: ReportPipeline) -> PipelineOrder:
+        """Takes a report, which a runner sends about every two seconds; the answer may carry an order."""
+        name = self._ask_about(Action.PIPELINE_REPORT, request.pipeline)
+        return _ordered(self._door.pipelines.report(name, read_report(request)))
+
+    async def list_page(self, request: ListPipelines) -> Pipelines:
+        """All pipelines, sorted by name, including those that ended within the last day."""
         self._ask(Action.PIPELINE_LIST)
-        return self._door.pipelines.listed()
+        found = (each for each in self._door.pipelines.listed() if each.name > request.after)
+        return Pipelines(*page([self._described(each) for each in islice(found, LISTED_MAX + 1)], request.limit))
 
-    def get(self, name: str) -> Pipeline:
-        self._ask(Action.PIPELINE_DESCRIBE, pipeline_resource(name))
-        return self._door.pipelines.get(name)
+    async def describe(self, request: DescribePipeline) -> Pipeline:
+        name = self._ask_about(Action.PIPELINE_DESCRIBE, request.pipeline)
+        return self._described(self._door.pipelines.get(name))
 
-    def order(self, name: str, what: What) -> Pipeline:
-        """The runner gets the order in answer to its next report. A later order replaces it."""
-        self._ask(Action.PIPELINE_ORDER, pipeline_resource(name))
-        return self._door.pipelines.order(name, what)
+    def _described(self, known: KnownPipeline) -> Pipeline:
+        report = known.report
+        return Pipeline(
+            pipeline=known.name,
+            run=report.run,
+            state=known.state(self._door.pipelines.now).value,
+            cause=report.cause,
+            reported=known.reported,
+            order=_ordered(known.order).order,
+            info=dict(report.info),
+            progress=dict(report.progress),
+        )
 
-    async def forget(self, name: str, *, records: bool) -> None:
+    async def logs(self, request: ReadPipelineLogs) -> PipelineLogs:
+        """The log lines after the given sequence number; without one, all that are kept."""
+        name, pipelines = self._ask_about(Action.PIPELINE_DESCRIBE, request.pipeline), self._door.pipelines
+        known = pipelines.get(name)
+        lines = (_line(each) for each in known.lines if each.sequence > request.after)
+        rows, more = page(list(islice(lines, LISTED_MAX + 1)), request.limit)
+        return PipelineLogs(name, known.state(pipelines.now).value, rows, more)
+
+    async def order(self, request: OrderPipeline) -> Pipeline:
+        """Orders a stop or a restart, which the runner gets with its next report; answers with the present state."""
+        name = self._ask_about(Action.PIPELINE_ORDER, request.pipeline)
+        return self._described(self._door.pipelines.order(name, What(request.order)))
+
+    async def forget(self, request: ForgetPipeline) -> Done:
         """Removes a pipeline that is not running from the list. Its records stay, as a checkpoint in a folder does:
         which generation of its checkpoint counts, and which dead letters were redriven. With `records`, they are
         deleted too.
         """
-        self._ask(Action.PIPELINE_FORGET, pipeline_resource(name))
-        notes, kept = self._door.notes, list[str]()
-        if records:
-            kept = [key for part in PARTS for key in notes.all(f"{_RECORDS}{part}/{name}/")]
+        name = self._ask_about(Action.PIPELINE_FORGET, request.pipeline)
+        kept = list[str]()
+        if request.records:
+            kept = [key for part in get_args(RecordPart) for key in self._records.keys(f"{part}/{name}/")]
         try:
             self._door.pipelines.forget(name)
         except PipelineNotFound:
             if not kept:
                 raise
         await self._door.errands.run(self._drop(kept))
+        return Done()
 
     async def _drop(self, keys: list[str]) -> None:
         for key in keys:
-            await self._door.notes.put(key, None)
+            await self._records.write(key, None)
 
-    async def record(self, name: str, part: str, page: int, text: str | None, before: str | None) -> str | None:
-        """Writes `text` to a record that the pipeline keeps here because only Spark can write to its checkpoint, and
-        returns the stored text.
+    async def keep_record(self, request: KeepPipelineRecord) -> PipelineRecord:
+        """Reads or writes a page of a record that a pipeline keeps here because only Spark can write to its checkpoint.
 
-        With `before`, it is written only if the stored text is still `before`.
+        With `before`, the text is written only if the stored one is still `before`; the answer has the stored text.
         """
-        self._ask(Action.PIPELINE_REPORT, pipeline_resource(name))
-        notes, key = self._door.notes, f"{_RECORDS}{part}/{name}/{page}"
+        name, part, number = self._ask_about(Action.PIPELINE_REPORT, request.pipeline), request.part, request.page or 0
+        key, text, before = f"{part}/{name}/{number}", request.record, request.before
         if text is not None:
-            known = {each.split("/")[2] for each in notes.all(f"{_RECORDS}{part}/")}
+            known = {each.split("/")[1] for each in self._records.keys(f"{part}/")}
             if name not in known and len(known) >= PIPELINES_MAX:
                 raise PipelineLimitReached(
                     f"{len(known)} pipelines already have a record on this broker; "
                     "remove one with `danube pipeline forget --records`"
                 )
-            if before is None:
-                await notes.put(key, text.encode())
-            else:
-                await notes.swap(key, before.encode() or None, text.encode())
-        kept = notes.get(key)
-        return None if kept is None else kept.decode()
+            await self._records.update(key, lambda now: text if before in (None, now or "") else now)
+        return PipelineRecord(name, self._records.get(key))
+
+    carries_out: ClassVar = (
+        ReportPipeline.carried_out_by(report),
+        ListPipelines.carried_out_by(list_page),
+        DescribePipeline.carried_out_by(describe),
+        ReadPipelineLogs.carried_out_by(logs),
+        OrderPipeline.carried_out_by(order),
+        ForgetPipeline.carried_out_by(forget),
+        KeepPipelineRecord.carried_out_by(keep_record),
+    )
+
+
+def _ordered(order: Order | None) -> PipelineOrder:
+    return PipelineOrder("none", 0) if order is None else PipelineOrder(order.what.value, order.number)
+
+
+def _line(line: Line) -> LogLine:
+    return LogLine(line.sequence, line.time, line.text.decode("utf-8"))

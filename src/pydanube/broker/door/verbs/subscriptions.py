@@ -5,21 +5,47 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from pydanube.access.rights import Action
 from pydanube.base.errors import ConsumerBusy, NotReliable, RequestInvalid, SubscriptionNotFound
-from pydanube.base.limits import AGE_READS_MAX, SUBSCRIPTIONS_A_TURN
+from pydanube.base.limits import AGE_READS_MAX, LISTED_MAX, SUBSCRIPTIONS_A_TURN
 from pydanube.base.names import parse_topic, parse_whole
 from pydanube.broker.door.attention import find_abandoned, find_blocked
-from pydanube.broker.door.presence import Member, members_of
-from pydanube.broker.door.stats import SubscriptionStats, aged, only, subscription_stats
-from pydanube.broker.door.verbs.base import Verbs
-from pydanube.broker.serving.explaining import Told, explain
+from pydanube.broker.door.presence import members_of
+from pydanube.broker.door.stats import aged, describe_subscription, in_brief, only
+from pydanube.broker.door.values import start_of, subscription_kind
+from pydanube.broker.door.verbs.base import Verbs, page
+from pydanube.broker.serving.explaining import explain, summary
 from pydanube.broker.serving.open_topic import OpenTopic, Start
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.topic.backlog_ages import BacklogAges
-from pydanube.broker.topic.served import LATEST, ServedSubscription
+from pydanube.broker.topic.served import ServedSubscription
+from pydanube.operations.operation import Done
+from pydanube.operations.subscriptions import (
+    AbandonedSubscription,
+    AbandonedSubscriptions,
+    AlterSubscription,
+    BlockedSubscription,
+    BlockedSubscriptions,
+    Consumers,
+    CreateSubscription,
+    DeleteSubscription,
+    DescribeSubscription,
+    Explain,
+    Explanation,
+    Explanations,
+    ListAbandoned,
+    ListBlocked,
+    ListConsumers,
+    ListSubscriptions,
+    SeekSubscription,
+    SkipMessages,
+    Skipped,
+    SubscriptionDescription,
+    Subscriptions,
+)
 from pydanube.topic.records import Cause, SubscriptionKind
 
 NO_OPTIONS = "is not reliable, so its subscriptions have no options"
@@ -28,88 +54,96 @@ NO_OPTIONS = "is not reliable, so its subscriptions have no options"
 class SubscriptionVerbs(Verbs):
     __slots__ = ()
 
-    async def create(
-        self,
-        topic: str,
-        subscription: str,
-        kind: SubscriptionKind,
-        *,
-        start: Start = LATEST,
-        options: SubscriptionOptions | None = None,
-    ) -> None:
+    async def create(self, request: CreateSubscription) -> Done:
         """Creates the subscription without a consumer. Where it already exists, its options are left unchanged."""
-        whole = str(parse_whole(topic))
-        places = await self._door.topics.places(
-            self._principal, Action.SUBSCRIPTION_CREATE, whole, subscription=subscription
-        )
-        if isinstance(start, int) and start:
-            only(places, "an offset to start at")
-        if options is not None:
-            self.ask_dead_letters(options)
-            places[0].check_dead_letters(options)
+        whole, start = str(parse_whole(request.topic)), start_of(request.start)
+        options = None if request.options is None else SubscriptionOptions.from_json(request.options.given())
         fields = {
-            "subscription": subscription,
-            "kind": kind.name,
+            "subscription": request.subscription,
+            "kind": subscription_kind(request.type).name,
             "start": start,
             "options": None if options is None else options.stored(),
         }
-        await self._door.spreading.change(places[0].record, "subscribe", fields)
+        partitions = await self._door.topics.open_all(
+            self._principal, Action.SUBSCRIPTION_CREATE, whole, subscription=request.subscription
+        )
+        if isinstance(start, int) and start:
+            only(partitions, "an offset to start at")
+        if options is not None:
+            self.ask_dead_letters(options)
+            partitions[0].check_dead_letters(options)
+        if any(request.subscription not in each.topic.subscriptions for each in partitions):
+            kind = subscription_kind(request.type)
+            options = self.ask_default_letters(partitions[0], request.subscription, kind, options)
+            fields["options"] = None if options is None else options.stored()
+        await self._door.spreading.change(partitions[0].record, "subscribe", fields)
+        return Done()
 
-    async def delete(self, topic: str, subscription: str, *, only_unused: bool = False, dry_run: bool = False) -> None:
+    async def delete(self, request: DeleteSubscription, *, only_unused: bool = False) -> Done:
         """Deletes the subscription and tells its consumers; with `only_unused`, it must not have any."""
-        found = await self._find(Action.SUBSCRIPTION_DELETE, str(parse_whole(topic)), subscription)
+        name = request.subscription
+        found = await self._find(Action.SUBSCRIPTION_DELETE, str(parse_whole(request.topic)), name)
         consumers = sum(len(host.consumers) for _, host in found)
         if only_unused and consumers:
-            raise ConsumerBusy(f"{subscription!r} has {consumers} consumers")
-        if not dry_run:
-            await self._door.spreading.change(found[0][0].record, "unsubscribe", {"subscription": subscription})
+            raise ConsumerBusy(f"{name!r} has {consumers} consumers")
+        if not request.dry_run:
+            await self._door.spreading.change(found[0][0].record, "unsubscribe", {"subscription": name})
+        return Done()
 
-    async def listed(self, topic: str, after: str, limit: int) -> tuple[list[SubscriptionStats], bool]:
-        """The next `limit` subscriptions, sorted by name, and whether there are more."""
-        places, why = await self._door.topics.sound_places(self._principal, Action.SUBSCRIPTION_LIST, topic)
-        names = sorted({name for each in places if each for name in each.topic.subscriptions if name > after})
-        now, ages, found = self._door.clock.wall(), self._ages(), list[SubscriptionStats]()
+    async def list_page(self, request: ListSubscriptions) -> Subscriptions:
+        topic, limit = request.topic, min(request.limit, LISTED_MAX)
+        opened, why = await self._door.topics.open_undamaged(self._principal, Action.SUBSCRIPTION_LIST, topic)
+        names = sorted({name for each in opened if each for name in each.topic.subscriptions if name > request.after})
+        now, ages, found = self._door.clock.wall(), self._ages(), list[SubscriptionDescription]()
         for number, name in enumerate(names[:limit], 1):
             with suppress(SubscriptionNotFound):  # it was deleted meanwhile
-                found.append(await aged(subscription_stats(name, places, now, why), places, ages))
-            if not number % max(1, SUBSCRIPTIONS_A_TURN // len(places)):
+                found.append(await aged(describe_subscription(name, opened, now, why), opened, ages))
+            if not number % max(1, SUBSCRIPTIONS_A_TURN // len(opened)):
                 await asyncio.sleep(0)  # lets other tasks run
-        return found, len(names) > limit
+        rows, more = page([in_brief(each) for each in found], limit)
+        return Subscriptions(rows, more or len(names) > limit)
 
-    async def describe(self, topic: str, subscription: str) -> SubscriptionStats:
-        return await self._described(Action.SUBSCRIPTION_DESCRIBE, topic, subscription)
+    async def describe(self, request: DescribeSubscription) -> SubscriptionDescription:
+        return await self._described(Action.SUBSCRIPTION_DESCRIBE, request.topic, request.subscription)
 
-    async def _described(self, action: Action, topic: str, subscription: str) -> SubscriptionStats:
-        places, why = await self._door.topics.sound_places(self._principal, action, topic, subscription=subscription)
-        return await aged(subscription_stats(subscription, places, self._door.clock.wall(), why), places, self._ages())
+    async def _described(self, action: Action, topic: str, name: str) -> SubscriptionDescription:
+        opened, why = await self._door.topics.open_undamaged(self._principal, action, topic, subscription=name)
+        return await aged(describe_subscription(name, opened, self._door.clock.wall(), why), opened, self._ages())
 
-    async def consumers(self, topic: str, subscription: str) -> list[Member]:
+    async def list_consumers(self, request: ListConsumers) -> Consumers:
         """The connected consumers, in the order of connecting."""
-        found = await self._find(Action.SUBSCRIPTION_DESCRIBE, topic, subscription)
-        return members_of([opened for opened, _ in found], subscription)
+        found = await self._find(Action.SUBSCRIPTION_DESCRIBE, request.topic, request.subscription)
+        members = members_of([opened for opened, _ in found], request.subscription)
+        return Consumers(*page(members[max(0, request.after) :], request.limit))
 
-    async def explain(
-        self, topic: str, subscription: str, *, offset: int | None = None, consumer: int | None = None
-    ) -> list[Told]:
+    async def explain(self, request: Explain) -> Explanations:
         """Why a message is not delivered, or a consumer gets nothing."""
-        door, named = self._door, (topic, subscription)
-        return await explain(door.topics, door.clock, self._principal, *named, offset=offset, consumer=consumer)
+        door, named = self._door, (request.topic, request.subscription)
+        found = await explain(
+            door.topics, door.clock, self._principal, *named, offset=request.offset, consumer=request.consumer
+        )
+        return Explanations(summary(found), [Explanation(*each) for each in found])
 
-    async def blocked(self) -> list[tuple[str, str, int]]:
-        """Topic, subscription and offset of the first messages that failed too often and block their subscriptions."""
+    async def list_blocked(self, request: ListBlocked) -> BlockedSubscriptions:
+        """The first messages that failed too often and block their subscriptions."""
         self._ask(Action.SUBSCRIPTION_LIST)
-        return await find_blocked(self._door.topics)
+        return BlockedSubscriptions([BlockedSubscription(*each) for each in await find_blocked(self._door.topics)])
 
-    async def abandoned(self) -> list[tuple[str, str, float]]:
-        """Topic, subscription and age of its oldest message, where that is days old and no consumer is connected."""
+    async def list_abandoned(self, request: ListAbandoned) -> AbandonedSubscriptions:
+        """Subscriptions whose oldest message is days old, and that no consumer is connected to."""
         self._ask(Action.SUBSCRIPTION_LIST)
-        return await find_abandoned(self._door.topics, self._door.clock.wall())
+        found = await find_abandoned(self._door.topics, self._door.clock.wall())
+        return AbandonedSubscriptions([AbandonedSubscription(*each) for each in found])
 
     def _ages(self) -> BacklogAges:
         return BacklogAges(self._door.clock.wall(), AGE_READS_MAX)
 
-    async def alter(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> SubscriptionStats:
+    async def alter(self, request: AlterSubscription) -> SubscriptionDescription:
         """Changes the named options, which take effect at once; the others stay."""
+        await self._alter(request.topic, request.subscription, request.options.given())
+        return await self._described(Action.SUBSCRIPTION_ALTER, request.topic, request.subscription)
+
+    async def _alter(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> SubscriptionOptions:
         found = await self._find(Action.SUBSCRIPTION_ALTER, topic, subscription)
         for opened, host in found:
             opened.topic.as_reliable(NO_OPTIONS)
@@ -121,18 +155,19 @@ class SubscriptionVerbs(Verbs):
             await self._door.spreading.change(found[0][0].record, "alter", fields)
         else:
             await found[0][0].reliable.alter_subscription(subscription, changes)
-        return await self._described(Action.SUBSCRIPTION_ALTER, topic, subscription)
+        return (await self._find(Action.SUBSCRIPTION_ALTER, topic, subscription))[0][1].options
 
-    async def seek(self, topic: str, subscription: str, to: Start, *, dry_run: bool = False) -> SubscriptionStats:
+    async def seek(self, request: SeekSubscription) -> SubscriptionDescription:
         """Moves the subscription; all its consumers continue from there."""
+        topic, subscription, to = request.topic, request.subscription, start_of(request.to)
         found = await self._find(Action.SUBSCRIPTION_SEEK, topic, subscription)
         if isinstance(to, int) and to:
             only(found, "an offset to seek")
         offsets = {str(opened.name): await self._sought(opened, host, to) for opened, host in found}
-        if not dry_run and parse_topic(topic).partition is None:
+        if not request.dry_run and parse_topic(topic).partition is None:
             fields = {"subscription": subscription, "to": offsets}
             await self._door.spreading.change(found[0][0].record, "seek", fields)
-        elif not dry_run:
+        elif not request.dry_run:
             [(opened, host)] = found
             await opened.reliable.seek(host.as_reliable(), offsets[str(opened.name)][0])
         return await self._described(Action.SUBSCRIPTION_SEEK, topic, subscription)
@@ -144,25 +179,18 @@ class SubscriptionVerbs(Verbs):
         cursor.decide_move(offset, topic.ledger.confirmed_end, Cause.SEEK)
         return offset, cursor.generation
 
-    async def skip(
-        self,
-        topic: str,
-        subscription: str,
-        *,
-        count: int | None = None,
-        to: int | None = None,
-        dry_run: bool = False,
-    ) -> int:
-        """Skips the next `count` messages, or all below an offset; returns how many were skipped."""
-        if (count is None) == (to is None) or min(count or 0, to or 0) < 0:
+    async def skip(self, request: SkipMessages) -> Skipped:
+        """Skips the next `count` messages, or all below an offset."""
+        name, count, to = request.subscription, request.count, request.offset
+        if (count is None) == (to is None):
             raise RequestInvalid("give either a number of messages to skip or an offset to skip to")
-        opened, host = only(await self._find(Action.SUBSCRIPTION_SKIP, topic, subscription), "what is skipped")
-        if not dry_run:
-            return await opened.reliable.skip(subscription, count=count, to=to)
+        opened, host = only(await self._find(Action.SUBSCRIPTION_SKIP, request.topic, name), "what is skipped")
+        if not request.dry_run:
+            return Skipped(await opened.reliable.skip(name, count=count, to=to))
         _, end = opened.topic.as_reliable(NO_OPTIONS).bounds
         cursor = host.as_reliable().known.cursor
         moved = cursor.decide_move(cursor.behind(count or 0, end) if to is None else to, end, Cause.SKIPPED)
-        return 0 if moved is None else moved.passed
+        return Skipped(0 if moved is None else moved.passed)
 
     # -- options that may be set before the subscription exists --------------------------------------------------------
 
@@ -179,38 +207,74 @@ class SubscriptionVerbs(Verbs):
         if more_may_come:
             pending.check_room(topic, subscription)
         try:
-            altered = await self.alter(topic, subscription, changes)
+            options = await self._alter(topic, subscription, changes)
         except SubscriptionNotFound:
             before = pending.get(topic, subscription)
             self.ask_dead_letters(before.changed(changes), before)
             await pending.change(topic, subscription, changes)
             return
         if more_may_come:
-            await pending.put(topic, subscription, altered.options)
+            await pending.put(topic, subscription, options)
 
     async def options(
         self, topic: str, subscription: str
     ) -> tuple[SubscriptionKind | None, SubscriptionOptions] | None:
         """Its type and options; without a type if it does not exist yet; None if nothing is known about it."""
-        try:
-            found = await self.describe(topic, subscription)
-            return found.kind, found.options
-        except SubscriptionNotFound:
-            options = self._door.pending.find(topic, subscription)
-            return None if options is None else (None, options)
+        action = Action.SUBSCRIPTION_DESCRIBE
+        opened, _ = await self._door.topics.open_undamaged(self._principal, action, topic, subscription=subscription)
+        for host in (each.topic.subscriptions.get(subscription) for each in opened if each is not None):
+            if host is not None:
+                return host.kind, host.options
+        options = self._door.pending.find(topic, subscription)
+        return None if options is None else (None, options)
 
     def ask_dead_letters(self, options: SubscriptionOptions, before: SubscriptionOptions | None = None) -> None:
-        """A caller that names a dead-letter topic must be allowed to publish there, because the broker will do so."""
+        """A caller that names a dead-letter topic must be allowed to publish there, because the broker will do so, and
+        to create it if it does not exist yet."""
         target = options.failure.dead_letter_topic
-        if target is not None and (before is None or target != before.failure.dead_letter_topic):
-            self._door.topics.ask(self._principal, Action.TOPIC_PUBLISH, parse_topic(target))
+        if target is None or options.default_letters:
+            return
+        if before is None or before.default_letters or target != before.failure.dead_letter_topic:
+            name = parse_topic(target)
+            self._door.topics.ask(self._principal, Action.TOPIC_PUBLISH, name)
+            if self._door.directory.find(name) is None:
+                self._door.topics.ask(self._principal, Action.TOPIC_CREATE, name)
 
-    # -- places --------------------------------------------------------------------------------------------------------
+    def ask_default_letters(
+        self, opened: OpenTopic, name: str, kind: SubscriptionKind, options: SubscriptionOptions | None
+    ) -> SubscriptionOptions | None:
+        """The options to create a subscription with. If its default dead-letter topic is an ordinary topic, the caller
+        must be allowed to publish there, as if it was named."""
+        resolved = opened.options_for(name, kind, options)
+        target = None if resolved is None or not resolved.default_letters else resolved.failure.dead_letter_topic
+        record = None if target is None else self._door.directory.find(parse_topic(target))
+        if resolved is None or record is None or record.dead_letters:
+            return options
+        self._door.topics.ask(self._principal, Action.TOPIC_PUBLISH, record.name)
+        return replace(resolved, default_letters=False)
+
+    # -- partitions ----------------------------------------------------------------------------------------------------
 
     async def _find(self, action: Action, topic: str, subscription: str) -> list[tuple[OpenTopic, ServedSubscription]]:
         """Where the subscription is: not in partitions that were added since, if no consumer has seen them yet."""
-        places = await self._door.topics.places(self._principal, action, topic, subscription=subscription)
-        found = [(each, host) for each in places if (host := each.topic.subscriptions.get(subscription)) is not None]
+        partitions = await self._door.topics.open_all(self._principal, action, topic, subscription=subscription)
+        found = [
+            (each, host) for each in partitions if (host := each.topic.subscriptions.get(subscription)) is not None
+        ]
         if not found:
             raise SubscriptionNotFound(f"{topic} has no subscription {subscription!r}")
         return found
+
+    carries_out: ClassVar = (
+        CreateSubscription.carried_out_by(create),
+        ListSubscriptions.carried_out_by(list_page),
+        DescribeSubscription.carried_out_by(describe),
+        AlterSubscription.carried_out_by(alter),
+        SeekSubscription.carried_out_by(seek),
+        SkipMessages.carried_out_by(skip),
+        DeleteSubscription.carried_out_by(delete),
+        ListConsumers.carried_out_by(list_consumers),
+        ListBlocked.carried_out_by(list_blocked),
+        ListAbandoned.carried_out_by(list_abandoned),
+        Explain.carried_out_by(explain),
+    )

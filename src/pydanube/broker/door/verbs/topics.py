@@ -9,20 +9,61 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar
+
+from msgspec import UNSET
 
 from pydanube.access.rights import BROKER, Action, namespace_resource
 from pydanube.base.durability import Durability
-from pydanube.base.errors import ArgumentInvalid, NamespaceNotFound, TopicClosed, TopicExists, TopicNotFound
-from pydanube.base.limits import TOPICS_READ_A_TURN
+from pydanube.base.errors import (
+    ArgumentInvalid,
+    NamespaceNotFound,
+    TopicClosed,
+    TopicExists,
+    TopicNotFound,
+)
+from pydanube.base.limits import LISTED_MAX, NEWS_SECONDS_MAX, TOPICS_READ_A_TURN
 from pydanube.base.names import parse_topic
-from pydanube.broker.directory.directory import Directory, TopicRecord
+from pydanube.broker.directory.directory import Directory
 from pydanube.broker.directory.topic_changes import Changes
-from pydanube.broker.door.stats import TopicStats, only, topic_stats
-from pydanube.broker.door.verbs.base import Verbs
-from pydanube.broker.limits.policies import Policies
-from pydanube.broker.serving.redrive import Redriven, Wanted
+from pydanube.broker.door.stats import describe_topic, only, topic_answer
+from pydanube.broker.door.verbs.base import Verbs, page
+from pydanube.broker.serving.redrive import Wanted
+from pydanube.operations.namespaces import (
+    AlterNamespace,
+    CreateNamespace,
+    DeleteNamespace,
+    DescribeNamespace,
+    ListNamespaces,
+    Namespace,
+    NamespacePolicies,
+    Namespaces,
+)
+from pydanube.operations.operation import Done
+from pydanube.operations.topics import (
+    AlterTopic,
+    AwaitMessages,
+    Bounds,
+    CreateTopic,
+    DeleteTopic,
+    DescribeTopic,
+    FindOffset,
+    FindTopic,
+    FoundOffset,
+    GetBounds,
+    ListAllTopics,
+    ListTopics,
+    Redrive,
+    Redriven,
+    Refusal,
+    Topic,
+    TopicDescription,
+    Topics,
+    Truncated,
+    TruncateTopic,
+)
+from pydanube.topic.policies import Policies
+from pydanube.topic.record import TopicRecord
 
 
 class NamespaceVerbs(Verbs):
@@ -37,19 +78,39 @@ class NamespaceVerbs(Verbs):
         self._ask(Action.NAMESPACE_DESCRIBE, namespace_resource(name))
         return self._door.directory.policies(name)
 
-    async def create(self, name: str, policies: Mapping[str, Any]) -> None:
-        await self._door.lifecycle.create_namespace(self._principal, name, policies)
+    async def list_page(self, request: ListNamespaces) -> Namespaces:
+        return Namespaces(*page([name for name in self.listed() if name > request.after], request.limit))
 
-    async def alter(self, name: str, policies: Mapping[str, Any]) -> Policies:
-        """Changes policies; returns those in force afterwards."""
-        return await self._door.lifecycle.change_namespace(self._principal, name, policies)
+    async def describe(self, request: DescribeNamespace) -> Namespace:
+        return Namespace(request.namespace, self.policies(request.namespace))
 
-    async def delete(self, name: str, *, dry_run: bool = False) -> None:
-        await self._door.lifecycle.delete_namespace(self._principal, name, dry_run=dry_run)
+    async def create(self, request: CreateNamespace) -> Done:
+        await self._door.lifecycle.create_namespace(self._principal, request.namespace, request.policies.given())
+        return Done()
+
+    async def alter(self, request: AlterNamespace) -> NamespacePolicies:
+        """Changes policies; answers with those in force afterwards."""
+        lifecycle = self._door.lifecycle
+        policies = await lifecycle.change_namespace(self._principal, request.namespace, request.policies.given())
+        return NamespacePolicies(policies)
+
+    async def delete(self, request: DeleteNamespace) -> Done:
+        await self._door.lifecycle.delete_namespace(self._principal, request.namespace, dry_run=request.dry_run)
+        return Done()
+
+    carries_out: ClassVar = (
+        ListNamespaces.carried_out_by(list_page),
+        DescribeNamespace.carried_out_by(describe),
+        CreateNamespace.carried_out_by(create),
+        AlterNamespace.carried_out_by(alter),
+        DeleteNamespace.carried_out_by(delete),
+    )
 
 
 class TopicVerbs(Verbs):
     __slots__ = ()
+
+    # -- for faces that have to know more of a topic -------------------------------------------------------------------
 
     async def lookup(
         self,
@@ -73,7 +134,7 @@ class TopicVerbs(Verbs):
                 if not may_create:
                     raise
                 try:
-                    record = await self.create(whole, reliable=reliable, partitions=partitions)
+                    record = await self._create(CreateTopic(whole, reliable=reliable, partitions=partitions))
                 except TopicExists:
                     continue  # another client created it first
                 except NamespaceNotFound as error:
@@ -81,40 +142,17 @@ class TopicVerbs(Verbs):
             if partitions <= record.partitions or not record.partitions or not may_create:
                 return
             try:
-                await self.alter(whole, partitions=partitions, policies={})
+                await self.alter(AlterTopic(whole, partitions=partitions))
             except ArgumentInvalid:
                 continue  # another client added partitions
 
-    async def create(
-        self,
-        name: str,
-        *,
-        reliable: bool = True,
-        partitions: int = 0,
-        durability: Durability = Durability.FSYNC,
-        policies: Mapping[str, Any] | None = None,
-    ) -> TopicRecord:
-        return await self._door.lifecycle.create_topic(
-            self._principal,
-            name,
-            reliable=reliable,
-            partitions=partitions,
-            durability=durability,
-            policies=policies,
-        )
-
-    async def alter(self, name: str, *, partitions: int | None, policies: Mapping[str, Any]) -> TopicRecord:
-        """Adds partitions or changes policies; open topics follow at once."""
-        lifecycle = self._door.lifecycle
-        return await lifecycle.alter_topic(self._principal, name, partitions=partitions, policies=policies)
-
-    async def delete(self, name: str, *, dry_run: bool = False) -> None:
-        await self._door.lifecycle.delete_topic(self._principal, name, dry_run=dry_run)
-
     async def listed(self, namespace: str | None, after: str = "", most: int | None = None) -> list[TopicRecord]:
         """The topics of a namespace, or of all, after the topic `after`, sorted by name."""
-        self._ask(Action.TOPIC_LIST, BROKER if namespace is None else namespace_resource(namespace))
-        return await records_of(self._door.directory, namespace, after, most)
+        resource = BROKER if namespace is None else namespace_resource(namespace)
+        self._ask(Action.TOPIC_LIST, resource)
+        found = await records_of(self._door.directory, namespace, after, most)
+        self._ask(Action.TOPIC_LIST, resource)  # it may have taken several turns of the loop
+        return found
 
     async def watch(
         self, namespaces: frozenset[str] | None, revision: int | None, seconds: float, *, replaced: Future[None]
@@ -123,31 +161,131 @@ class TopicVerbs(Verbs):
 
         `replaced` is done when the caller has asked again and no longer waits for this answer.
         """
-        for each in [BROKER] if namespaces is None else [namespace_resource(name) for name in sorted(namespaces)]:
+        asked = [namespace_resource(name) for name in sorted(namespaces)] if namespaces else [BROKER]
+        version = self._door.topics.rights_version
+        for each in asked:
             self._ask(Action.TOPIC_LIST, each)
-        return await self._door.topic_changes.after(namespaces, revision, seconds, replaced=replaced)
+        changes = await self._door.topic_changes.after(namespaces, revision, seconds, replaced=replaced)
+        for each in asked if version != self._door.topics.rights_version else ():
+            self._ask(Action.TOPIC_LIST, each)
+        return changes
 
-    async def describe(self, name: str) -> TopicStats:
-        places = await self._door.topics.places(self._principal, Action.TOPIC_DESCRIBE, name)
-        return topic_stats(places, self._door.tiers, self._door.clock.wall())
+    # -- operations ----------------------------------------------------------------------------------------------------
 
-    async def truncate(self, name: str, before: int | None = None, *, dry_run: bool = False) -> int:
-        """Deletes all present messages, or those below an offset; returns how many. Subscriptions skip them."""
-        places = await self._door.topics.places(self._principal, Action.TOPIC_TRUNCATE, name)
+    async def find(self, request: FindTopic) -> Topic:
+        """What a client asks first: whether the topic exists, and how many partitions it has."""
+        return topic_answer(await self.lookup(request.topic, create=request.create, reliable=request.reliable))
+
+    async def create(self, request: CreateTopic) -> Topic:
+        return topic_answer(await self._create(request))
+
+    async def _create(self, request: CreateTopic) -> TopicRecord:
+        return await self._door.lifecycle.create_topic(
+            self._principal,
+            request.topic,
+            reliable=request.reliable,
+            partitions=request.partitions,
+            durability=Durability(request.durability),
+            policies=request.policies.given(),
+        )
+
+    async def list_page(self, request: ListTopics) -> Topics:
+        return await self._list(request.namespace, f"/{request.namespace}/{request.after}", request.limit)
+
+    async def list_all(self, request: ListAllTopics) -> Topics:
+        """The topics of all namespaces; `after` is the full name of a topic."""
+        return await self._list(None, request.after, request.limit)
+
+    async def _list(self, namespace: str | None, after: str, limit: int) -> Topics:
+        topics: list[Topic] = []
+        for count, record in enumerate(await self.listed(namespace, after, min(limit, LISTED_MAX) + 1), 1):
+            topics.append(topic_answer(record))
+            if not count % TOPICS_READ_A_TURN:
+                await asyncio.sleep(0)
+        return Topics(*page(topics, limit))
+
+    async def describe(self, request: DescribeTopic) -> TopicDescription:
+        opened = await self._door.topics.open_all(self._principal, Action.TOPIC_DESCRIBE, request.topic)
+        return describe_topic(request.topic, opened, self._door.tiers, self._door.clock.wall())
+
+    async def alter(self, request: AlterTopic) -> Topic:
+        """Adds partitions or changes policies; open topics follow at once."""
+        lifecycle, name, policies = self._door.lifecycle, request.topic, request.policies.given()
+        altered = lifecycle.alter_topic(self._principal, name, partitions=request.partitions, policies=policies)
+        return topic_answer(await altered)
+
+    async def delete(self, request: DeleteTopic) -> Done:
+        await self._door.lifecycle.delete_topic(self._principal, request.topic, dry_run=request.dry_run)
+        return Done()
+
+    async def truncate(self, request: TruncateTopic) -> Truncated:
+        """Deletes all present messages, or those below an offset. Subscriptions skip them."""
+        name, before = request.topic, request.before
+        opened = await self._door.topics.open_all(self._principal, Action.TOPIC_TRUNCATE, name)
         if before is not None:
-            only(places, "an offset to delete before")
-        topics = [each.reliable for each in places]
-        ends = {str(each.name): topic.beginning(before) for each, topic in zip(places, topics, strict=True)}
+            only(opened, "an offset to delete before")
+        topics = [each.reliable for each in opened]
+        ends = {str(each.name): topic.beginning(before) for each, topic in zip(opened, topics, strict=True)}
         messages = sum(max(0, ends[topic.name] - topic.ledger.first) for topic in topics)
-        if not dry_run and parse_topic(name).partition is None:
-            await self._door.spreading.change(places[0].record, "truncate", {"before": ends})
-        elif not dry_run:
+        if not request.dry_run and parse_topic(name).partition is None:
+            await self._door.spreading.change(opened[0].record, "truncate", {"before": ends})
+        elif not request.dry_run:
             await self._door.errands.run(topics[0].truncate(before))
-        return messages
+        return Truncated(messages)
 
-    async def redrive(self, name: str, wanted: Wanted) -> Redriven:
+    async def redrive(self, request: Redrive) -> Redriven:
         """Publishes dead letters again; see `Redriver.redrive`."""
-        return await self._door.redriver.redrive(self._principal, name, wanted)
+        limited = request.limit is not UNSET
+        limit = min(request.limit, LISTED_MAX) if request.limit is not UNSET else LISTED_MAX
+        wanted = Wanted(
+            limit if limited or not request.dry_run else None,
+            request.to,
+            request.filter,
+            request.dry_run,
+            request.start,
+            request.end,
+        )
+        done = await self._door.redriver.redrive(self._principal, request.topic, wanted)
+        refusals = [Refusal(*each) for each in done.refused.named]
+        return Redriven(done.count, done.targets, done.left, done.refused.count, refusals, done.next)
+
+    async def bounds(self, request: GetBounds) -> Bounds:
+        return Bounds(*await self._session.bounds(request.topic))
+
+    async def find_offset(self, request: FindOffset) -> FoundOffset:
+        return FoundOffset(await self._session.offset_of_time(request.topic, request.time))
+
+    async def await_messages(self, request: AwaitMessages) -> Done:
+        """Answers when one of the partitions has a message at its given offset, or when the time is over."""
+        seconds = min(request.milliseconds / 1_000, NEWS_SECONDS_MAX)
+        waiting = [
+            asyncio.ensure_future(self._session.wait_beyond(partition, offset, seconds))
+            for partition, offset in request.offsets.items()
+        ]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        for each in done:
+            each.result()  # raises, for example, if the topic was deleted
+        return Done()
+
+    carries_out: ClassVar = (
+        FindTopic.carried_out_by(find),
+        CreateTopic.carried_out_by(create),
+        ListTopics.carried_out_by(list_page),
+        ListAllTopics.carried_out_by(list_all),
+        DescribeTopic.carried_out_by(describe),
+        AlterTopic.carried_out_by(alter),
+        DeleteTopic.carried_out_by(delete),
+        TruncateTopic.carried_out_by(truncate),
+        Redrive.carried_out_by(redrive),
+        GetBounds.carried_out_by(bounds),
+        FindOffset.carried_out_by(find_offset),
+        AwaitMessages.carried_out_by(await_messages),
+    )
 
 
 async def records_of(directory: Directory, namespace: str | None, after: str, most: int | None) -> list[TopicRecord]:

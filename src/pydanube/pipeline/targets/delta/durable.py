@@ -46,7 +46,7 @@ _repaired: set[Path] = set()
 
 
 def hooks_for(uri: str) -> PostCommitHookProperties | None:
-    """For every commit: in a folder, it must not delete log entries."""
+    """The hooks for every commit: in a folder, it must not delete log entries."""
     return PostCommitHookProperties(cleanup_expired_logs=False) if isinstance(folder_at(uri), LocalFolder) else None
 
 
@@ -201,7 +201,7 @@ def _first_torn(root: Path, logs: Path, versions: list[int]) -> tuple[int, Path]
 def _torn(root: Path, logs: Path, versions: list[int]) -> tuple[int, Path] | None:
     found = [(version, entry) for version in versions if _is_torn(entry := _entry_path(logs, version))]
     for path, (version, size) in _live(logs, versions).items():
-        with suppress(FileNotFoundError):  # files exist before their entry, so somebody has removed it
+        with suppress(FileNotFoundError):  # files exist before their entry, so another program has removed it
             if (root / path).stat().st_size < size:
                 found.append((version, root / path))
     return min(found, default=None)
@@ -209,9 +209,10 @@ def _torn(root: Path, logs: Path, versions: list[int]) -> tuple[int, Path] | Non
 
 def _was_acknowledged(logs: Path, versions: list[int], torn: int) -> bool:
     """Whether a pipeline has continued after the torn commit: before its next batch, everything up to its last one is
-    synced. The commit of another writer or pipeline may be torn while the one after it is not.
+    synced.
 
-    An entry that cannot be read may be anybody's: it counts as the batch of a pipeline that has a batch missing there.
+    The commit of another writer or pipeline may be torn while the one after it is not. An entry that cannot be read may
+    belong to any writer: it counts as the batch of a pipeline that has a batch missing there.
     """
     last: dict[str, tuple[int, int]] = {}
     unreadable = False
@@ -242,7 +243,7 @@ def _is_torn(entry: Path) -> bool:
 
 
 def _is_before_start(file: Path) -> bool:
-    """Whether it was written before the machine started. No power failure tore a younger file."""
+    """Whether it was written before the machine started. Newer files cannot have been torn by a power failure."""
     return file.stat().st_mtime < _booted()
 
 
@@ -251,7 +252,7 @@ def _booted() -> float:
 
 
 def _move_aside(root: Path, logs: Path, versions: list[int]) -> None:
-    """The newest first, and checkpoints before their entries, so that an interruption leaves a valid table."""
+    """Moves the newest first, and checkpoints before their entries, so that an interruption leaves a valid table."""
     for folder in make_folders(root / TORN):
         sync_path(folder)
     hinted = _hinted(logs / HINT)
@@ -284,7 +285,7 @@ def _live(logs: Path, versions: range | list[int]) -> dict[str, tuple[int, int]]
         for action in _actions(_entry_path(logs, version)):
             if isinstance(added := action.get("add"), dict):
                 path = unquote(str(added["path"]))
-                if not path.startswith("/") and "://" not in path:  # otherwise it is of a table that was cloned
+                if not path.startswith("/") and "://" not in path:  # otherwise it belongs to a table that was cloned
                     found[path] = version, int(added["size"])
             elif isinstance(removed := action.get("remove"), dict):
                 found.pop(unquote(str(removed["path"])), None)

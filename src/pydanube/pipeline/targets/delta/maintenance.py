@@ -49,10 +49,7 @@ class ListedFile:
 
 
 def maintain(
-    uri: str,
-    open_table: Callable[[], DeltaTable | None],
-    wanted: Maintenance,
-    sync: Callable[[DeltaTable, int], None],
+    uri: str, open_table: Callable[[], DeltaTable | None], wanted: Maintenance, sync: Callable[[DeltaTable, int], None]
 ) -> None:
     """Raises whatever the table's storage raises; files that were not committed are deleted. `sync` is called with each
     new version.
@@ -70,7 +67,7 @@ def maintain(
 
 
 def _mergeable(table: DeltaTable) -> bool:
-    """With deletion vectors, merging would bring back rows that they hide."""
+    """False if the table has deletion vectors: merging would restore rows that they hide."""
     protocol = table.protocol()
     return "deletionVectors" not in {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
 
@@ -93,7 +90,7 @@ def _merge(uri: str, table: DeltaTable, group: Sequence[ListedFile]) -> bool:
     values = group[0].values
     schema = pa.schema(table.schema().to_arrow())
     rest = pa.schema([field for field in schema if field.name not in dict(values)])
-    files = ParquetFiles(uri, rest, f"merged-{uuid4().hex}", stats=True, below=_folder_of(group[0]))
+    files = ParquetFiles(uri, rest, f"merged-{uuid4().hex}", stats=True, below=group[0].path.rpartition("/")[0])
     try:
         rows = sum(_copied(uri, each, rest, files) for each in group)
         written = files.finish() or []
@@ -108,10 +105,6 @@ def _merge(uri: str, table: DeltaTable, group: Sequence[ListedFile]) -> bool:
         files.drop()
         return False
     return True
-
-
-def _folder_of(file: ListedFile) -> str:
-    return file.path.rpartition("/")[0]
 
 
 def _copied(uri: str, file: ListedFile, schema: pa.Schema, files: ParquetFiles) -> int:
@@ -153,7 +146,7 @@ def _commit(uri: str, table: DeltaTable, old: Sequence[ListedFile], new: Sequenc
 
 
 def _vacuum(uri: str, table: DeltaTable, expire_seconds: int) -> None:
-    """Once a day, by whichever pipeline. It deletes only files that the log lists as removed."""
+    """Once a day, by any of the pipelines. Deletes only files that the log lists as removed."""
     now = int(time.time())
     if now - (table.transaction_version(VACUUMED) or 0) < VACUUM_SECONDS:
         return

@@ -1,7 +1,7 @@
 """A Delta table as a target: tasks write its files, and the driver lists them in one commit with the batch's mark.
 
 A commit is valid for one version of the table, whose mark was checked, and fails if another writer was faster; then the
-table is read and checked again. So a batch is written once, whoever else commits and wherever this is interrupted.
+table is read and checked again. So a batch is written once, no matter who else commits or where this is interrupted.
 Files that were staged in vain are not deleted here, because they could be in the table; Delta's VACUUM deletes them.
 """
 
@@ -53,12 +53,11 @@ from pydanube.pipeline.targets.files.folders import (
     location_of,
 )
 from pydanube.pipeline.targets.files.parquet_files import ParquetFiles, WrittenFile, check_partition_columns
-from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
+from pydanube.pipeline.targets.maintenance import attempt, is_due
 from pydanube.pipeline.targets.mark import Mark, Verdict, judge
-from pydanube.pipeline.targets.target import CHANGE, pause, with_change
+from pydanube.pipeline.targets.target import CHANGE, COMMITS_MAX, TransactionalTarget, pause, with_change
 from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows, split_deleted
 
-COMMITS_MAX = 20  # attempts; each that fails means that another writer's commit succeeded
 HISTORY_MAX = 100  # commits that are searched for the text of a hash
 FILES_MAX = 100_000  # of one batch
 UPSERT_FILE_BYTES = 32 * MIB  # because the driver reads these rows again
@@ -69,15 +68,8 @@ _MAPPED = re.compile(r"column ?mapping", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class DeltaTarget:
-    """With `keys`, rows replace rows of the table that have the same values in these columns."""
-
+class DeltaTarget(TransactionalTarget):
     uri: str
-    partition_by: tuple[str, ...] = ()
-    merge_schema: bool = False
-    keys: tuple[str, ...] = ()
-    sequence_by: str | None = None
-    maintenance: Maintenance = NO_MAINTENANCE
 
     @property
     def label(self) -> str:
@@ -86,10 +78,6 @@ class DeltaTarget:
     @property
     def identity(self) -> str:
         return identity_of(self.uri)
-
-    @property
-    def takes_changes(self) -> bool:
-        return bool(self.keys)
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         check_partition_columns(schema, self.partition_by)
@@ -182,7 +170,7 @@ class DeltaTarget:
     def _fitting(self, schema: pa.Schema, *, changes_rows: bool) -> DeltaTable:
         """The current table, with all columns that the rows have."""
         for tries in range(COMMITS_MAX):
-            pause(tries if tries > 1 else 0)  # the second look is at the columns that the first added
+            pause(tries if tries > 1 else 0)  # the second attempt finds the columns that the first has added
             table = self._open()
             if table is None:
                 raise TargetFailed(f"{self.label}: the table is gone")
@@ -267,7 +255,7 @@ class DeltaTarget:
         return [] if before is None or number == before else [_deletes_path(before)]
 
     def _check_written(self, columns: frozenset[str], rows: pa.Table) -> None:
-        """Rows that delete have only a key, and are not written."""
+        """Checks the rows that are written, which excludes deletes: they have only a key."""
         rows, deleted = split_deleted(rows)
         written = rows.filter(pc.invert(deleted))
         for name in sorted(columns.intersection(written.column_names)):
@@ -325,18 +313,18 @@ class DeltaTarget:
         except DanubeError:
             raise
         except DeltaProtocolError as error:
-            raise TableUnsupported(f"{self.label}: {self._troubles().text(error)}") from None
+            raise TableUnsupported(f"{self.label}: {self._texts().text(error)}") from None
         except SchemaMismatchError as error:
-            raise SchemaMismatch(f"{self.label}: {self._troubles().text(error)}") from None
+            raise SchemaMismatch(f"{self.label}: {self._texts().text(error)}") from None
         except (DeltaError, OSError, ValueError, TypeError, pa.ArrowException) as error:
-            raise self._troubles().typed(error, self.label) from None
+            raise self._texts().typed(error, self.label) from None
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of the library; it is not an `Exception`
+            if type(error).__name__ != "PanicException":  # the library's own, which is not an `Exception`
                 raise
-            raise TargetFailed(f"{self.label}: {self._troubles().text(error)}") from None
+            raise TargetFailed(f"{self.label}: {self._texts().text(error)}") from None
 
-    def _troubles(self) -> ErrorTexts:
-        return ErrorTexts(location_of(self.uri))
+    def _texts(self) -> ErrorTexts:
+        return ErrorTexts(location_of(self.uri).secrets())
 
 
 def _add(file: WrittenFile) -> AddAction:
@@ -365,7 +353,7 @@ def _names(key: str) -> tuple[str, str, str]:
 
 
 def _marks(mark: Mark) -> dict[str, int]:
-    """As numbers, because a table remembers nothing else permanently."""
+    """The mark as numbers, because a table remembers nothing else permanently."""
     return dict(zip(_names(mark.key), (mark.batch, number_of(mark.query), number_of(mark.source)), strict=True))
 
 
@@ -375,13 +363,7 @@ def number_of(text: str) -> int:
 
 
 def _texts(mark: Mark) -> dict[str, Any]:
-    return {
-        "pipeline": mark.key,
-        "query": mark.query,
-        "run": mark.run,
-        "batch": mark.batch,
-        "source": mark.source,
-    }
+    return {"pipeline": mark.key, "query": mark.query, "run": mark.run, "batch": mark.batch, "source": mark.source}
 
 
 def _last(table: DeltaTable, now: Mark, replaces: tuple[str, ...], *, in_words: bool = False) -> Mark | None:

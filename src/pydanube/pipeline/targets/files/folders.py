@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 from urllib.parse import quote
 from uuid import uuid4
 
-from pydanube.adapters.objects_url import ObjectsPlace, delta_options, parse_objects_url
+from pydanube.adapters.objects_url import ObjectsLocation, delta_options, parse_objects_url
 from pydanube.adapters.placed_files import place as place_file
 from pydanube.adapters.placed_files import write_gently
 from pydanube.adapters.syncing import sync_path
@@ -35,14 +35,7 @@ _REFUSED = re.compile(
     r"|SignatureDoesNotMatch|NoSuchBucket|ContainerNotFound|bucket does not exist",
     re.IGNORECASE,
 )
-_WHERE = (
-    "account_name",
-    "bucket",
-    "container",
-    "endpoint",
-    "filesystem",
-    "share_name",
-)  # and the root
+_WHERE = ("account_name", "bucket", "container", "endpoint", "filesystem", "share_name")  # and the root
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 
 
@@ -57,7 +50,7 @@ class Output(Protocol):
 
 
 class Folder(Protocol):
-    """Paths are relative and have slashes."""
+    """Files in one place. Paths are relative and have slashes."""
 
     def create(self, path: str) -> Output:
         """A new file, which is visible and durable when it is closed."""
@@ -74,7 +67,7 @@ class Folder(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def move(self, source: str, target: str) -> bool:
-        """Moves a file, also if that was done before or half done. Returns False if neither file exists."""
+        """Moves a file, even if that was already done or half done. Returns False if neither file exists."""
         ...
 
     def delete(self, path: str, *, durably: bool = False) -> None:
@@ -86,7 +79,7 @@ class Folder(Protocol):
         ...
 
     def make(self) -> None:
-        """Creates the folder itself, where there are folders."""
+        """Creates the folder itself, if the storage has folders."""
         ...
 
     def check_writable(self) -> None:
@@ -98,7 +91,7 @@ class Folder(Protocol):
         ...
 
 
-def location_of(uri: str) -> ObjectsPlace:
+def location_of(uri: str) -> ObjectsLocation:
     """Raises `OptionInvalid`, which never contains a credential."""
     if "://" not in uri:
         uri = f"file://{quote(os.path.abspath(os.path.expanduser(uri)))}"
@@ -135,8 +128,8 @@ def delta_location(uri: str) -> tuple[str, Mapping[str, str]]:
 class ErrorTexts:
     """Turns errors of libraries into Danube's, without credentials."""
 
-    def __init__(self, location: ObjectsPlace | None = None) -> None:
-        self._secrets = sorted(location.secrets(), key=len, reverse=True) if location else []
+    def __init__(self, secrets: Sequence[str] = ()) -> None:
+        self._secrets = sorted(secrets, key=len, reverse=True)
 
     def text(self, error: BaseException) -> str:
         message = " ".join(str(error).partition("\n\nContext:")[0].split())
@@ -245,7 +238,7 @@ class LocalFolder:
             probe.unlink()
 
     def check_atomic(self) -> None:
-        """Every POSIX file system does."""
+        """Nothing to check: every POSIX file system does."""
 
 
 class SyncedFile:
@@ -302,9 +295,9 @@ def make_folders(folder: Path) -> list[Path]:
 class ObjectFolder:
     """Uses opendal. An object exists as a whole when its upload is complete."""
 
-    def __init__(self, location: ObjectsPlace) -> None:
+    def __init__(self, location: ObjectsLocation) -> None:
         self._location = location
-        self._troubles = ErrorTexts(location)
+        self._texts = ErrorTexts(location.secrets())
 
     @cached_property
     def _operator(self) -> Any:
@@ -323,7 +316,7 @@ class ObjectFolder:
         except DanubeError:
             raise
         except Exception as error:  # those of opendal have no common base class
-            raise self._troubles.typed(error, f"{self._location.shown}: {what}") from None
+            raise self._texts.typed(error, f"{self._location.shown}: {what}") from None
 
     def create(self, path: str) -> Output:
         with self._typed(f"to write {path}"):
@@ -383,7 +376,7 @@ class ObjectFolder:
         return sorted(found)
 
     def make(self) -> None:
-        """Prefixes need not be created."""
+        """Does nothing: prefixes need not be created."""
 
     def check_writable(self) -> None:
         probe = f"_danube/probe-{uuid4().hex}"
@@ -400,7 +393,7 @@ class ObjectFolder:
 
 
 class _Upload:
-    """A file as pyarrow expects it, with errors of Danube only."""
+    """A file as pyarrow expects it, which raises only errors of Danube."""
 
     def __init__(self, upload: Any, typed: Callable[[], Any]) -> None:
         self._upload = upload
@@ -419,7 +412,7 @@ class _Upload:
         return self._written
 
     def flush(self) -> None:
-        """Data is uploaded when there is enough."""
+        """Does nothing: data is uploaded when there is enough."""
 
     def close(self) -> None:
         if not self.closed:

@@ -110,7 +110,7 @@ def _quoted(column: pa.Array) -> pa.Array:
 
 
 def _times(column: pa.Array) -> pa.Array:
-    """In UTC if they have a zone. Arrow itself would look up the zone for every value."""
+    """Times in UTC if they have a zone. Arrow itself would look up the zone for every value."""
     plain = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
     return pc.replace_substring(plain.cast(pa.string()), " ", "T")
 

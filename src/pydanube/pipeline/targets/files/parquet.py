@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from dataclasses import replace as replaced
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -20,19 +21,19 @@ from pydanube.base.errors import DanubeError, SchemaMismatch, TargetFailed
 from pydanube.pipeline.targets.files.folders import Folder, folder_at, identity_of
 from pydanube.pipeline.targets.files.parquet_files import ParquetFiles, WrittenFile, check_partition_columns
 from pydanube.pipeline.targets.mark import Mark, Verdict, judge
+from pydanube.pipeline.targets.target import COMMITS_MAX, Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
-COMMITS_MAX = 20  # attempts; each that fails means that another writer has decided a batch
 DECISIONS_KEPT = 5
 STAGED_SECONDS = 24 * 3_600.0  # no batch takes so long; older files were left by a task that died
 
 
 @dataclass(frozen=True)
-class ParquetTarget:
+class ParquetTarget(Target):
     uri: str
     partition_by: tuple[str, ...] = ()
 
@@ -43,10 +44,6 @@ class ParquetTarget:
     @property
     def identity(self) -> str:
         return identity_of(self.uri)
-
-    @property
-    def takes_changes(self) -> bool:
-        return False
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         check_partition_columns(schema, self.partition_by)
@@ -62,7 +59,7 @@ class ParquetTarget:
         for own in {"/".join(path.split("/")[:2]) for path, _ in folder.list("_danube")}:
             decisions = _Decisions(folder, own, self.label)
             if (last := decisions.last()) is not None:
-                decisions.carry_out(last)  # of whichever pipeline
+                decisions.carry_out(last)  # the last decision may be of any pipeline
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> ParquetFiles:
         return ParquetFiles(self.uri, schema, task, self.partition_by, below=f"{_own(mark)}/staged")
@@ -91,7 +88,7 @@ class ParquetTarget:
             number = 0 if last is None else last.number + 1
             decision = self._decision(number, mark, schema, files)
             if replace:
-                decision = decision.instead_of(decisions.visible())
+                decision = replaced(decision, removes=tuple(decisions.visible()))
                 if not files and not decision.removes:
                     return Verdict.NEW
             if decisions.decide(decision):
@@ -141,9 +138,6 @@ class Decision:
     columns: dict[str, str]
     partition_by: tuple[str, ...]
 
-    def instead_of(self, paths: Sequence[str]) -> Decision:
-        return Decision(self.number, self.mark, self.moves, tuple(paths), self.columns, self.partition_by)
-
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
@@ -184,7 +178,7 @@ class _Decisions:
         return self._folder.put_new(self._path(decision.number, "json"), decision.to_bytes())
 
     def carry_out(self, decision: Decision) -> None:
-        """Can be repeated, and be done by several processes at once."""
+        """Moves the files into place. May be repeated, and done by several processes at once."""
         done = self._path(decision.number, "done")
         if self._folder.exists(done):
             return
@@ -208,7 +202,7 @@ class _Decisions:
                     self._folder.delete(path)
 
     def drop_staged(self, last: Decision, files: Sequence[WrittenFile]) -> None:
-        """The batch is written: deletes what was staged for it, unless that is what was written."""
+        """Called when the batch is written: deletes what was staged for it, except for what was written."""
         needed = {source for source, _ in last.moves}
         for file in files:
             if file.path not in needed:

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,7 +19,7 @@ import pyarrow.parquet as pq
 from pydanube.base.errors import SchemaMismatch
 from pydanube.base.limits import TABLE_FILE_BYTES
 from pydanube.pipeline.targets.files.folders import Folder, folder_at
-from pydanube.pipeline.targets.files.partitioned import HELD_BYTES, Part, PartitionedFiles, Values
+from pydanube.pipeline.targets.files.partitioned import HELD_BYTES, Part, PartitionedFiles, Values, divided
 from pydanube.pipeline.targets.statistics import file_statistics
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -69,7 +67,8 @@ class ParquetFiles(PartitionedFiles[WrittenFile]):
         return self._folder
 
     def _divided(self, rows: pa.RecordBatch) -> list[tuple[Values, pa.RecordBatch]]:
-        return divided(rows, self._partition_by)
+        found = divided(rows, self._partition_by, lambda value: text_of(value.as_py()))
+        return [(values, some.drop_columns(list(self._partition_by))) for values, some in found]
 
     def _open(self, part: Part) -> None:
         step = plain_step if self._stats else hive_step
@@ -137,31 +136,6 @@ def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> N
             raise SchemaMismatch(f"a table cannot be partitioned by {name[:100]}, which is {kind}: cast it")
     if partition_by and len(partition_by) >= len(schema):
         raise SchemaMismatch("partition_by names all columns; the files need at least one")
-
-
-def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> list[tuple[Values, pa.RecordBatch]]:
-    """The rows for each combination of values, without these columns, in their order."""
-    if not partition_by:
-        return [((), rows)]
-    codes = np.zeros(len(rows), np.int64)
-    for name in partition_by:
-        encoded = rows.column(rows.schema.names.index(name)).dictionary_encode()
-        known = len(encoded.dictionary)
-        numbers = pc.fill_null(encoded.indices, known).to_numpy(zero_copy_only=False).astype(np.int64)
-        # Renumbered at once, so that many columns do not overflow.
-        _, codes = np.unique(codes * (known + 1) + numbers, return_inverse=True)
-    rest = rows.drop_columns(list(partition_by))
-    firsts = np.unique(codes, return_index=True)[1]
-    heads = pc.take(rows.select(list(partition_by)), pa.array(firsts))
-    values = list(zip(*[[text_of(each) for each in column.to_pylist()] for column in heads.columns], strict=True))
-    if len(firsts) == 1:
-        return [(values[0], rest)]
-    order = np.argsort(codes, kind="stable")
-    rest = pc.take(rest, pa.array(order))
-    borders = [*np.searchsorted(codes[order], np.arange(len(firsts))).tolist(), len(rows)]
-    return [
-        (value, rest.slice(start, end - start)) for value, (start, end) in zip(values, pairwise(borders), strict=True)
-    ]
 
 
 def text_of(value: Any) -> str | None:

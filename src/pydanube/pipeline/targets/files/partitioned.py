@@ -1,4 +1,4 @@
-"""A task's rows, collected by partition and written to one growing file for each: what table formats have in common.
+"""A task's rows, collected by partition and written to one growing file for each: what table formats share.
 
 Memory is bounded by `HELD_BYTES` and the buffers of `OPEN_MAX` files. A task with more partitions spills its rows to
 the local disk, and writes them at the end, some partitions at a time, so that each still has one file.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import IO, Any, Generic, TypeVar
 from zlib import crc32
 
@@ -32,7 +33,7 @@ File = TypeVar("File")
 
 @dataclass(slots=True)
 class Part:
-    """The rows of one partition: those that are held back, and the open file."""
+    """The rows of one partition: those held back, and the open file."""
 
     values: Values
     held: list[pa.RecordBatch] = field(default_factory=list)
@@ -52,7 +53,7 @@ class PartitionedFiles(ABC, Generic[File]):
         self._file_bytes = file_bytes
         self._held_bytes_max = held_bytes
         self._held_bytes = 0
-        self._parts: dict[Values, Part] = {}  # ordered by when they got rows
+        self._parts: dict[Values, Part] = {}  # in the order in which they last got rows
         self._spill: Spill | None = None
         self._begun: list[str] = []
         self._done: list[File] = []
@@ -71,7 +72,7 @@ class PartitionedFiles(ABC, Generic[File]):
 
     @abstractmethod
     def _delete(self, paths: Sequence[str]) -> None:
-        """Deletes files as far as possible."""
+        """Deletes files; ignores failures."""
 
     def add(self, rows: pa.RecordBatch) -> None:
         if not len(rows):
@@ -152,6 +153,34 @@ class PartitionedFiles(ABC, Generic[File]):
         self._done.append(self._described(part, part.writer.writer.metadata, size))
         part.writer = part.output = None
         part.nan = set()
+
+
+def divided(
+    rows: pa.RecordBatch, partition_by: Sequence[str], value_of: Callable[[pa.Scalar], Any]
+) -> list[tuple[Values, pa.RecordBatch]]:
+    """The rows for each combination of values, in their order. A column that they do not have is null."""
+    names = rows.schema.names
+    codes = np.zeros(len(rows), np.int64)
+    for name in partition_by:
+        if name in names:
+            encoded = rows.column(name).dictionary_encode()
+            known = len(encoded.dictionary)
+            numbers = pc.fill_null(encoded.indices, known).to_numpy(zero_copy_only=False).astype(np.int64)
+            # Renumbered at once, so that many columns do not overflow.
+            _, codes = np.unique(codes * (known + 1) + numbers, return_inverse=True)
+    firsts = np.unique(codes, return_index=True)[1].tolist()
+    values = [
+        tuple(value_of(rows.column(name)[first]) if name in names else None for name in partition_by)
+        for first in firsts
+    ]
+    if len(firsts) == 1:
+        return [(values[0], rows)]
+    order = np.argsort(codes, kind="stable")
+    rows = pc.take(rows, pa.array(order))
+    borders = [*np.searchsorted(codes[order], np.arange(len(firsts))).tolist(), len(rows)]
+    return [
+        (value, rows.slice(start, end - start)) for value, (start, end) in zip(values, pairwise(borders), strict=True)
+    ]
 
 
 class Spill:

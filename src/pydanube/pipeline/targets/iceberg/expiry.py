@@ -42,11 +42,11 @@ def due(metadata: TableMetadata, now_ms: int, expire_seconds: int | None = None)
         most = len(chain) + 1
     fewest = property_as_int(metadata.properties, KEPT_MIN, 1) or 1
     if len(chain) + 1 > most:
-        most -= most // 5  # several at once, because each time the manifests of the next one are read
+        most -= most // 5  # several at once, because each time the manifests of the next snapshot are read
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     found: list[Snapshot] = []
     for number, each in enumerate(chain[: EXPIRED_MAX + len(named)]):
-        left = len(chain) - number  # without it, and with the new one
+        left = len(chain) - number  # without this one, and with the new one
         if left < fewest or (left < most and each.timestamp_ms >= oldest_ms):
             break
         if _removed_files(each) and each.timestamp_ms > now_ms - READERS_MS:
@@ -69,11 +69,11 @@ def _unneeded(io: FileIO, before: TableMetadata, gone: Sequence[Snapshot]) -> se
     last = max(number for number, each in enumerate(chain) if each.snapshot_id in ended)
     following = {each.snapshot_id for each in chain[last + 1 :]}
     others = [each for each in before.snapshots if each.snapshot_id not in ended | following]
-    kept: set[ManifestFile] = set(_manifests(io, [*chain[last + 1 : last + 2], *others]))
+    needed: set[ManifestFile] = set(_manifests(io, [*chain[last + 1 : last + 2], *others]))
     paths: set[str] = set()
     for each in gone:
         manifests = each.manifests(io)
-        paths |= {each.manifest_list} | {one.manifest_path for one in manifests if one not in kept}
+        paths |= {each.manifest_list} | {one.manifest_path for one in manifests if one not in needed}
         own = [one for one in manifests if one.added_snapshot_id == each.snapshot_id]
         paths |= _merged_at_once(own)
         if _removed_files(each):
@@ -106,7 +106,7 @@ def _manifests(io: FileIO, snapshots: Iterable[Snapshot]) -> set[ManifestFile]:
 
 
 def _removed_by(io: FileIO, snapshot: Snapshot, own: Iterable[ManifestFile]) -> set[str]:
-    """The data files that it removed from the table, so that no later snapshot has them."""
+    """The data files that it removed from the table, which no later snapshot has."""
     return {
         entry.data_file.file_path
         for manifest in own

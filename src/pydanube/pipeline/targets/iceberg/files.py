@@ -6,14 +6,12 @@ values of the partition, which an Iceberg table has in its manifests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import compute_statistics_plan
@@ -25,7 +23,7 @@ from pyiceberg.typedef import Record
 
 from pydanube.base.errors import SchemaMismatch
 from pydanube.base.limits import TABLE_FILE_BYTES
-from pydanube.pipeline.targets.files.partitioned import HELD_BYTES, Part, PartitionedFiles, Values
+from pydanube.pipeline.targets.files.partitioned import HELD_BYTES, Part, PartitionedFiles, Values, divided
 from pydanube.pipeline.targets.iceberg.metrics import metrics
 from pydanube.pipeline.targets.iceberg.types import file_schema
 
@@ -69,7 +67,7 @@ class Layout:
 
     table: str
     label: str
-    schema: Schema  # the columns of the table that the rows have
+    schema: Schema  # the columns of the table that are also in the rows
     arrow: pa.Schema
     spec: int
     partition_by: tuple[str, ...]  # the source columns of its partition fields, in their order
@@ -108,7 +106,7 @@ def columns_of(schema: Schema) -> Columns:
 
 
 class IcebergFiles(PartitionedFiles[StagedFile]):
-    """Raises `SchemaMismatch`, and whatever the table's storage raises."""
+    """Writes a task's files. Raises `SchemaMismatch`, and any error of the table's storage."""
 
     def __init__(
         self, layout: Layout, task: str, *, file_bytes: int = TABLE_FILE_BYTES, held_bytes: int = HELD_BYTES
@@ -117,8 +115,8 @@ class IcebergFiles(PartitionedFiles[StagedFile]):
         self._layout = layout
         self._task = task
 
-    def _divided(self, rows: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
-        return divided(self._layout.conform(rows), self._partition_by)
+    def _divided(self, rows: pa.RecordBatch) -> list[tuple[Values, pa.RecordBatch]]:
+        return divided(self._layout.conform(rows), self._partition_by, plain)
 
     def _open(self, part: Part) -> None:
         part.path = self._layout.locations.new_data_location(f"{self._task}-{len(self._begun)}.parquet")
@@ -144,31 +142,10 @@ class IcebergFiles(PartitionedFiles[StagedFile]):
 
 
 def remove(io: FileIO, paths: Sequence[str]) -> None:
-    """Deletes files as far as possible. No table lists them, so they do no harm."""
+    """Deletes files; ignores failures, because files that no table lists do no harm."""
     for path in paths:
         with suppress(Exception):
             io.delete(path)
-
-
-def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-    """The rows for each combination of values, which may be null. A column that the rows do not have is null."""
-    present = [name for name in partition_by if name in rows.schema.names]
-    if present:
-        rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in present]))
-    starts = [0, *_changes(rows, present), len(rows)]
-    for start, end in pairwise(starts):
-        values = (plain(rows.column(name)[start]) if name in present else None for name in partition_by)
-        yield tuple(values), rows.slice(start, end - start)
-
-
-def _changes(rows: pa.RecordBatch, names: Sequence[str]) -> list[int]:
-    """The rows that differ from the one before."""
-    changed = pa.array([False] * (len(rows) - 1), pa.bool_())
-    for name in names:
-        before, after = rows.column(name)[:-1], rows.column(name)[1:]
-        differ = pc.fill_null(pc.not_equal(before, after), False)
-        changed = pc.or_(changed, pc.or_(differ, pc.xor(pc.is_null(before), pc.is_null(after))))
-    return [at + 1 for at in pc.indices_nonzero(changed).to_pylist()]
 
 
 def plain(value: pa.Scalar) -> Any:

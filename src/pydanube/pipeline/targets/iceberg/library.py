@@ -1,4 +1,4 @@
-"""Parts of the Iceberg library with less work for each commit."""
+"""Parts of the Iceberg library that do less work for each commit."""
 
 from __future__ import annotations
 
@@ -43,11 +43,7 @@ class LeanTransaction(Transaction):
 
     def _changing(self, kind: type[Update], io: FileIO, properties: dict[str, str]) -> Update:
         return kind(
-            operation=Operation.OVERWRITE,
-            transaction=self,
-            io=io,
-            commit_uuid=uuid4(),
-            snapshot_properties=properties,
+            operation=Operation.OVERWRITE, transaction=self, io=io, commit_uuid=uuid4(), snapshot_properties=properties
         )
 
 
@@ -72,6 +68,6 @@ Update = TypeVar("Update", bound=LeanOverwrite)
 
 
 def without_retries(table: Table) -> None:
-    """Only for this commit: the library would repeat it without checking what other writers did."""
+    """Turns off retries for this commit: the library would repeat it without checking what other writers did."""
     own = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": own})

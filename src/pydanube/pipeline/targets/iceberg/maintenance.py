@@ -25,7 +25,7 @@ from pydanube.pipeline.targets.maintenance import Maintenance, groups
 
 
 def maintain(address: TableAddress, wanted: Maintenance) -> None:
-    """Raises whatever the catalog and the storage raise. All commits expire snapshots, those of batches and these."""
+    """Raises any error of the catalog and the storage. All commits expire snapshots, those of batches and these."""
     if not wanted.compact:
         return
     table = address.load()

@@ -9,21 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Any, AnyStr
+from typing import Any
 
 import pyarrow.parquet as pq
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import MetricModeTypes, StatisticsCollector
 from pyiceberg.types import BinaryType, DecimalType, DoubleType, FloatType, PrimitiveType, StringType
 
-from pydanube.pipeline.targets.statistics import above
+from pydanube.pipeline.targets.statistics import upper_bound
 
 Bounds = tuple[Any, Any]  # minimum and maximum, as Parquet has them
 _BYTE_MAX = 255
 
 
 def metrics(footer: pq.FileMetaData, leaves: Sequence[StatisticsCollector]) -> dict[str, Any]:
-    """By their names in `DataFile`. `leaves` are the table's simple columns, in the order of the file."""
+    """The metrics by their names in `DataFile`. `leaves` are the table's simple columns, in the order of the file."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     sizes, values, nulls = {}, {}, {}
     least: dict[int, bytes] = {}
@@ -71,9 +71,10 @@ def _bounds(kind: PrimitiveType, found: Sequence[Bounds], length: int | None) ->
     match kind:
         case StringType():
             lows, highs = _texts(low for low, _ in found), _texts(high for _, high in found)
-            return _low(min(lows), length).encode(), _encoded(_high_text(max(highs), length))
+            high = upper_bound(max(highs), length)
+            return min(lows)[:length].encode(), None if high is None else high.encode()
         case BinaryType():
-            return _low(min(low for low, _ in found), length), _high_bytes(max(high for _, high in found), length)
+            return min(low for low, _ in found)[:length], _high_bytes(max(high for _, high in found), length)
         case DecimalType():
             numbers = [(_unscaled(low), _unscaled(high)) for low, high in found]
             return _big_endian(min(low for low, _ in numbers)), _big_endian(max(high for _, high in numbers))
@@ -84,27 +85,15 @@ def _bounds(kind: PrimitiveType, found: Sequence[Bounds], length: int | None) ->
 
 
 def _texts(raw: Iterator[Any]) -> list[str]:
-    """As texts: they compare by code points, which is the order of their bytes."""
+    """Bounds as texts: they compare by code points, which is the order of their bytes."""
     return [each if isinstance(each, str) else bytes(each).decode() for each in raw]
-
-
-def _low(value: AnyStr, length: int | None) -> AnyStr:
-    return value[:length]
-
-
-def _high_text(value: str, length: int | None) -> str | None:
-    return value if length is None or len(value) <= length else above(value[:length])
-
-
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
 
 
 def _high_bytes(value: bytes, length: int | None) -> bytes | None:
     if length is None or len(value) <= length:
         return value
-    kept = value[:length].rstrip(bytes([_BYTE_MAX]))
-    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+    start = value[:length].rstrip(bytes([_BYTE_MAX]))
+    return start[:-1] + bytes([start[-1] + 1]) if start else None
 
 
 def _unscaled(raw: Any) -> int:
@@ -114,5 +103,5 @@ def _unscaled(raw: Any) -> int:
 
 
 def _big_endian(number: int) -> bytes:
-    """In as few bytes as possible, with its sign."""
+    """The number in as few bytes as possible, with its sign."""
     return number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)

@@ -49,6 +49,7 @@ from pydanube.pipeline.targets.iceberg.expiry import EXPIRY_PROPERTIES
 from pydanube.pipeline.targets.iceberg.identity import iceberg_identity, sqlite_file
 from pydanube.pipeline.targets.iceberg.io import sync_commits, synced_settings
 from pydanube.pipeline.targets.iceberg.types import check_partition, missing_columns, new_table
+from pydanube.pipeline.targets.target import TransactionalTarget
 from pydanube.pipeline.targets.upsert import check_upsert
 
 CATALOGS_MAX = 8  # open in one process
@@ -88,7 +89,6 @@ class TableAddress:
 
     @property
     def catalog_uri(self) -> str | None:
-        """The address of the catalog."""
         return self.uri or self.configured("uri")
 
     def configured(self, name: str) -> str | None:
@@ -140,17 +140,11 @@ def _check_uri(name: str, text: str) -> None:
         raise OptionInvalid(f"the {name} of an iceberg sink has a password; {_IN_THE_ENVIRONMENT}")
 
 
-class _ErrorTexts(ErrorTexts):
-    def __init__(self, secrets: Sequence[str]) -> None:
-        super().__init__()
-        self._secrets = sorted(secrets, key=len, reverse=True)
-
-
 def typed(error: Exception, address: TableAddress) -> DanubeError:
-    troubles = _ErrorTexts(_secrets(address))
+    texts = ErrorTexts(_secrets(address))
     if isinstance(error, _REFUSED) or _READ_ONLY.search(str(error)):
-        return TargetRefused(f"{address.label}: {troubles.text(error)}")
-    return troubles.typed(error, address.label)
+        return TargetRefused(f"{address.label}: {texts.text(error)}")
+    return texts.typed(error, address.label)
 
 
 # -- catalogs ----------------------------------------------------------------------------------------------------------
@@ -195,14 +189,10 @@ def _settings(address: TableAddress, environment: Mapping[str, str]) -> dict[str
     return settings
 
 
-_S3 = {
-    "s3.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-    "s3.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-}
+_S3 = {"s3.region": ("AWS_REGION", "AWS_DEFAULT_REGION"), "s3.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")}
 
 
 def _secrets(address: TableAddress) -> list[str]:
-    """Texts that no message may contain."""
     catalog = _catalogs.get((os.getpid(), address))
     found = [text for name, text in os.environ.items() if name.startswith("PYICEBERG_") and is_secret(name.lower())]
     if catalog is not None:
@@ -213,33 +203,22 @@ def _secrets(address: TableAddress) -> list[str]:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Requirements:
-    """What a pipeline requires of the table."""
-
-    rows: pa.Schema
-    partition_by: tuple[str, ...] = ()
-    merge_schema: bool = False
-    keys: tuple[str, ...] = ()
-    sequence_by: str | None = None
-
-
-def check_table(address: TableAddress, wanted: Requirements) -> bool:
+def check_table(address: TableAddress, rows: pa.Schema, wanted: TransactionalTarget) -> bool:
     """Returns whether the table or columns must be created. Creates nothing, not even the file of a catalog."""
     if wanted.keys:
-        check_upsert(wanted.rows, wanted.keys, wanted.sequence_by)
+        check_upsert(rows, wanted.keys, wanted.sequence_by)
     table = _found(address)
     if table is None:
-        new_table(wanted.rows, wanted.partition_by)
+        new_table(rows, wanted.partition_by)
         if address.warehouse is not None and address.warehouse.startswith("file://"):
             _check_folder(address.warehouse.removeprefix("file://"), address.label)
         return True
     check_features(table, address.label, wanted.keys)
     _check_partitions(table, address.label, wanted.partition_by)
     if not wanted.merge_schema:
-        check_columns(table, wanted.rows, address.label)
+        check_columns(table, rows, address.label)
     _check_writable(table, address.label)
-    return bool(missing_columns(wanted.rows, table.schema(), address.label))
+    return bool(missing_columns(rows, table.schema(), address.label))
 
 
 def _found(address: TableAddress) -> Table | None:
@@ -253,21 +232,21 @@ def _found(address: TableAddress) -> Table | None:
         return None
 
 
-def prepare_table(address: TableAddress, wanted: Requirements) -> Table:
+def prepare_table(address: TableAddress, rows: pa.Schema, wanted: TransactionalTarget) -> Table:
     """Creates the table if there is none, or adds columns if that is allowed. It was checked before."""
     catalog = open_catalog(address)
     try:
         table = catalog.load_table(address.table)
     except (NoSuchTableError, NoSuchNamespaceError):
-        table = _create(catalog, address, wanted)
+        table = _create(catalog, address, rows, wanted)
     check_features(table, address.label, wanted.keys)
     for _ in range(SCHEMA_COMMITS_MAX):
         _check_partitions(table, address.label, wanted.partition_by)
-        new = missing_columns(wanted.rows, table.schema(), address.label)
+        new = missing_columns(rows, table.schema(), address.label)
         if not new:
             return table
         if not wanted.merge_schema:
-            check_columns(table, wanted.rows, address.label)
+            check_columns(table, rows, address.label)
         try:
             with table.update_schema() as update:
                 for each in new:
@@ -285,8 +264,8 @@ def check_columns(table: Table, rows: pa.Schema, label: str) -> None:
         raise SchemaMismatch(f"{label} has no column {names}; merge_schema adds what is missing")
 
 
-def _create(catalog: Catalog, address: TableAddress, wanted: Requirements) -> Table:
-    schema, spec = new_table(wanted.rows, wanted.partition_by)
+def _create(catalog: Catalog, address: TableAddress, rows: pa.Schema, wanted: TransactionalTarget) -> Table:
+    schema, spec = new_table(rows, wanted.partition_by)
     for length in range(1, len(address.table)):
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(address.table[:length])

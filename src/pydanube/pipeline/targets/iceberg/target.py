@@ -26,7 +26,6 @@ from pydanube.pipeline.targets.iceberg.files import IcebergFiles, Layout, Staged
 from pydanube.pipeline.targets.iceberg.library import LeanTransaction, without_retries
 from pydanube.pipeline.targets.iceberg.maintenance import maintain
 from pydanube.pipeline.targets.iceberg.table import (
-    Requirements,
     TableAddress,
     check_columns,
     check_features,
@@ -35,11 +34,10 @@ from pydanube.pipeline.targets.iceberg.table import (
     typed,
 )
 from pydanube.pipeline.targets.iceberg.upsert import DELETES, FileChanges, all_files, upserted
-from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
+from pydanube.pipeline.targets.maintenance import attempt, is_due
 from pydanube.pipeline.targets.mark import Mark, Verdict, judge
-from pydanube.pipeline.targets.target import CHANGE, pause, with_change, with_nulls
+from pydanube.pipeline.targets.target import CHANGE, COMMITS_MAX, TransactionalTarget, pause, with_change, with_nulls
 
-COMMITS_MAX = 20  # attempts; each that fails means that another writer's commit succeeded
 DOUBTS_MAX = 3  # attempts with an unknown outcome
 FILES_MAX = 100_000  # of one batch
 SOURCE_CHARACTERS_MAX = 1_000  # that a table remembers; a longer text is replaced by its hash
@@ -50,15 +48,8 @@ _layouts: dict[tuple[Any, ...], tuple[float, Layout]] = {}
 
 
 @dataclass(frozen=True)
-class IcebergTarget:
-    """With `keys`, rows replace rows of the table that have the same values in these columns."""
-
+class IcebergTarget(TransactionalTarget):
     address: TableAddress
-    partition_by: tuple[str, ...] = ()
-    merge_schema: bool = False
-    keys: tuple[str, ...] = ()
-    sequence_by: str | None = None
-    maintenance: Maintenance = NO_MAINTENANCE
 
     @property
     def label(self) -> str:
@@ -68,28 +59,21 @@ class IcebergTarget:
     def identity(self) -> str:
         return self.address.identity
 
-    @property
-    def takes_changes(self) -> bool:
-        return bool(self.keys)
-
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         with self.address.typed_errors():
-            return check_table(self.address, self._wanted(schema))
+            return check_table(self.address, schema, self)
 
     def prepare(self, schema: pa.Schema) -> None:
         self.check(schema)
         with self.address.typed_errors():
-            prepare_table(self.address, self._wanted(schema))
-
-    def _wanted(self, schema: pa.Schema) -> Requirements:
-        return Requirements(schema, self.partition_by, self.merge_schema, self.keys, self.sequence_by)
+            prepare_table(self.address, schema, self)
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> _TypedStager:
         with self.address.typed_errors():
             return _TypedStager(self.address, IcebergFiles(self._layout(mark, schema), task))
 
     def _layout(self, mark: Mark, schema: pa.Schema) -> Layout:
-        """A worker stages many batches, and need not load the table for each."""
+        """The layout of the table. A worker stages many batches, and need not load the table for each."""
         key, now = (self.address, mark.run, schema), time.monotonic()
         found = _layouts.get(key)
         if found is None or not mark.run or now - found[0] > LAYOUT_SECONDS:
@@ -99,7 +83,7 @@ class IcebergTarget:
             rows = pa.schema([field for field in schema if field.name != CHANGE])
             check_columns(table, rows, self.label)
             layout = Layout.of(table, rows, self.label)
-            if CHANGE in schema.names:  # is staged too, for the driver; the table never gets these files
+            if CHANGE in schema.names:  # the driver needs this column, but the table never gets these files
                 layout = replace(layout, arrow=with_change(with_nulls(layout.arrow)))
             found = _layouts[key] = now, layout
         return found[1]
@@ -141,7 +125,7 @@ class IcebergTarget:
                 raise doubts[-1]
             check_features(table, self.label, self.keys)
             _check_same(table, files, self.label, by_name=bool(self.keys))
-            change = self._change(table, now, files, replace=replace)
+            change = self._change(table, files, replace=replace)
             if not change:
                 remove(table.io, change.unused)
                 return Verdict.NEW  # nothing to remember: the next batch is newer in any case
@@ -163,7 +147,7 @@ class IcebergTarget:
             return Verdict.NEW
         raise TargetFailed(f"{self.label}: the table was changed by others {COMMITS_MAX} times in the meantime")
 
-    def _change(self, table: Table, mark: Mark, files: list[StagedFile], *, replace: bool) -> FileChanges:
+    def _change(self, table: Table, files: list[StagedFile], *, replace: bool) -> FileChanges:
         if self.keys and files:
             return upserted(table, files, self.keys, self.sequence_by, self.label)
         return FileChanges(files, all_files(table) if replace else [])

@@ -74,7 +74,7 @@ def _field(name: str, kind: IcebergType) -> NestedField:
 
 
 def new_table(rows: pa.Schema, partition_by: Sequence[str]) -> tuple[Schema, PartitionSpec]:
-    """A table that these rows fit exactly."""
+    """A new table's schema, which fits these rows exactly."""
     fields = [NestedField(number, each.name, table_type(each.type, each.name)) for number, each in enumerate(rows, 1)]
     schema = assign_fresh_schema_ids(Schema(*fields))
     partitions = []
@@ -151,6 +151,6 @@ def shown(kind: IcebergType) -> str:
 
 
 def file_schema(table: Schema, rows: pa.Schema) -> tuple[Schema, pa.Schema]:
-    """The schema of a data file with these rows: those of the table's columns that the rows have, with types, ids."""
+    """The schema of a data file with these rows: the table's columns that the rows have, with types and ids."""
     present = Schema(*(field for field in table.fields if field.name in rows.names))
     return present, schema_to_pyarrow(present, include_field_ids=True)

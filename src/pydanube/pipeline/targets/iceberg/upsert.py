@@ -1,4 +1,4 @@
-"""Upserts into an Iceberg table: which files are replaced, and by what.
+"""Upserts into an Iceberg table: which files are replaced, and by which.
 
 Files with a key of the batch are rewritten without it. The batch's own files are used as they are, unless some of their
 rows do not count. Nothing here is visible until it is committed.
@@ -15,15 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.expressions import (
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    GreaterThanOrEqual,
-    In,
-    LessThanOrEqual,
-    Reference,
-)
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, In, LessThanOrEqual, Reference
 from pyiceberg.expressions.literals import literal
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent
@@ -34,7 +26,7 @@ from pydanube.base.limits import MIB
 from pydanube.pipeline.targets.deletes import packed, remember, unpacked
 from pydanube.pipeline.targets.iceberg.files import IcebergFiles, Layout, StagedFile, remove
 from pydanube.pipeline.targets.target import CHANGE, with_change, with_nulls
-from pydanube.pipeline.targets.upsert import newest_rows, split_deleted
+from pydanube.pipeline.targets.upsert import Numbers, matched, newest_rows, split_deleted
 
 BATCH_BYTES_MAX = 512 * MIB  # of an upsert, in files; the driver holds it in memory
 DELETES = "danube.deletes"  # the property that records deleted rows
@@ -86,16 +78,16 @@ def upserted(
     rows, deleted = split_deleted(newest)
     columns = [*keys, *([sequence_by] if sequence_by else [])]
     try:
-        kept = ~deleted.to_numpy()
+        written = ~deleted.to_numpy()
         for task in table.scan(row_filter=_around(rows, keys), selected_fields=tuple(columns)).plan_files():
             gone, lost = matched(scanned(table, task, columns), rows, keys, sequence_by)
-            kept[lost] = False
+            written[lost] = False
             if len(gone):
                 _rewrite(table, task, gone, label, change)
-        if positioned or not kept.all() or len(rows) < len(staged):
+        if positioned or not written.all() or len(rows) < len(staged):
             change.unused = [file.path for file in files]
             change.adds = [each for each in change.adds if each.path not in change.unused]
-            _write(layout, rows.filter(pa.array(kept)), change)
+            _write(layout, rows.filter(pa.array(written)), change)
     except BaseException:
         remove(table.io, change.written)
         raise
@@ -131,31 +123,10 @@ def scanned(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Tabl
     return scan.to_table([task]).select(list(columns))
 
 
-def matched(old: pa.Table, rows: pa.Table, keys: Sequence[str], sequence_by: str | None) -> tuple[pa.Array, pa.Array]:
-    """The numbers of old rows that are replaced, and of new rows that are older than those in the table."""
-    names = [f"key{number}" for number in range(len(keys))]
-    sides = []
-    for side, source in (("old", old), ("new", rows)):
-        columns = {
-            name: source.column(key).cast(rows.schema.field(key).type) for name, key in zip(names, keys, strict=True)
-        }
-        columns[side] = pa.array(np.arange(len(source)))
-        if sequence_by is not None:
-            columns[f"{side} time"] = source.column(sequence_by).cast(rows.schema.field(sequence_by).type)
-        sides.append(pa.table(columns))
-    pairs = sides[0].join(sides[1], names, join_type="inner")
-    newer = pa.chunked_array([np.ones(len(pairs), bool)])
-    if sequence_by is not None:
-        before, after = pairs.column("old time"), pairs.column("new time")
-        newer = pc.or_kleene(pc.is_null(before), pc.fill_null(pc.greater_equal(after, before), False))
-    gone, lost = pairs.filter(newer).column("old"), pairs.filter(pc.invert(newer)).column("new")
-    return gone.combine_chunks(), lost.combine_chunks()
-
-
-def _rewrite(table: Table, task: FileScanTask, gone: pa.Array, label: str, change: FileChanges) -> None:
+def _rewrite(table: Table, task: FileScanTask, gone: Numbers, label: str, change: FileChanges) -> None:
     old = scanned(table, task, [field.name for field in table.schema().fields])
     stays = np.ones(len(old), bool)
-    stays[gone.to_numpy()] = False
+    stays[gone] = False
     change.removes.append(task.file)
     _write(Layout.of(table, old.schema, label), old.filter(pa.array(stays)), change)
 

@@ -1,0 +1,93 @@
+"""How long the turns of the loop take, for the metrics. It decides nothing.
+
+`Turns` reports the length of turns that are busy with clients. Whatever else the loop does is sampled: a timer that
+fires late shows how long the turn in progress took. A pause of the garbage collector is a part of a turn, but is also
+known by itself, so that its share can be told.
+"""
+
+from __future__ import annotations
+
+import gc
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Mapping
+
+from pydanube.base.counting import Histogram
+
+WATCH_SECONDS = 0.02  # between two samples
+WATCH_WINDOW_SECONDS = 30.0  # the longest covers this window and the previous one
+TURN_BOUNDS = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.5)
+
+
+class TurnLengths:
+    """The turns that were busy with clients, the longest of all turns, and the longest pause of the collector."""
+
+    def __init__(self) -> None:
+        self.served = Histogram(TURN_BOUNDS)
+        self.longest = Longest()
+        self.longest_pause = Longest()
+
+    def add(self, seconds: float) -> None:
+        """Counts a turn that was busy with clients."""
+        self.served.observe(seconds)
+        self.longest.add(seconds)
+
+
+class Longest:
+    """The longest in this window, and in the previous one."""
+
+    def __init__(self) -> None:
+        self._now = self._before = 0.0
+
+    def add(self, seconds: float) -> None:
+        if seconds > self._now:
+            self._now = seconds
+
+    def turn_over(self) -> None:
+        """Begins another window."""
+        self._now, self._before = 0.0, self._now
+
+    @property
+    def seconds(self) -> float:
+        return max(self._now, self._before)
+
+
+class LoopWatch:
+    """Samples the loop, and measures each pause of the collector."""
+
+    def __init__(self, loop: AbstractEventLoop, lengths: TurnLengths, now: Callable[[], float]) -> None:
+        self._loop = loop
+        self._lengths = lengths
+        self._now = now
+        self._window_end = now() + WATCH_WINDOW_SECONDS
+        self._paused = now()  # when the collector began
+        self._timer: TimerHandle
+        gc.callbacks.append(self._collecting)
+        self._set()
+
+    def _set(self) -> None:
+        self._due = self._now() + WATCH_SECONDS
+        self._timer = self._loop.call_later(WATCH_SECONDS, self._look)
+
+    def _look(self) -> None:
+        now, lengths = self._now(), self._lengths
+        lengths.longest.add(now - self._due)
+        if now >= self._window_end:
+            lengths.longest.turn_over()
+            lengths.longest_pause.turn_over()
+            self._window_end = now + WATCH_WINDOW_SECONDS
+        self._set()
+
+    def _collecting(self, phase: str, _: Mapping[str, int]) -> None:
+        """Called by the collector, in whichever thread it runs: all others wait, and so does the loop."""
+        if phase == "start":
+            self._paused = self._now()
+        else:
+            pause = self._now() - self._paused
+            self._lengths.longest_pause.add(pause)
+            self._lengths.longest.add(pause)
+
+    def stop(self) -> None:
+        """May be called more than once."""
+        self._timer.cancel()
+        if self._collecting in gc.callbacks:
+            gc.callbacks.remove(self._collecting)

@@ -1,0 +1,30 @@
+"""The door as faces see it. They are given nothing else of the broker, so that there is no way past a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from pydanube.access.principals import Principal
+from pydanube.broker.door.session import Origin, Session
+from pydanube.broker.limits.intake import Account
+from pydanube.operations.broker import Connection
+from pydanube.ports.clock import Clock
+from pydanube.ports.offload import Offload
+
+
+class Entrance(Protocol):
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def offload(self) -> Offload: ...
+
+    def session(self, principal: Principal, origin: Origin) -> Session:
+        """A session through which the caller does everything."""
+
+    def add_connections(self, listed: Callable[[], Iterable[Connection]]) -> Iterator[int]:
+        """Shows the connections of a listener to those who may see them. Returns the numbers of new ones."""
+
+    def account(self) -> Account:
+        """Counts what one connection publishes. While it sends faster than the disk writes, it is not read from."""
