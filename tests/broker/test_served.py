@@ -10,7 +10,7 @@ import pytest
 from broker.door_world import DoorWorld, caller, served
 from broker.topic_world import TopicWorld, subscribed
 from pydanube.base.errors import DanubeError, NotReliable
-from pydanube.broker.commit.rows import admitted
+from pydanube.broker.commit.rows import admit
 from pydanube.broker.door.door import Door
 from pydanube.broker.serving.handles import AckVerdict
 from pydanube.broker.subscription.delivery import Delivery
@@ -123,7 +123,7 @@ async def through_a_consumer(door: Door, use: Callable[[Any], Any]) -> None:
 
 async def exactly_once(door: Door) -> None:
     staged = await served(door, "/default/staged", create=True)
-    await admitted(await served(door, TOPIC), staged.reliable, [])
+    await admit(await served(door, TOPIC), staged.reliable, [])
 
 
 NOTHING = "is not reliable and stores nothing"
