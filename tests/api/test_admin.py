@@ -11,8 +11,9 @@ import pytest
 from api.frame_client import Client, payloads
 from api.test_native import TOPIC, run
 from broker.door_world import served
+from broker.topic_world import reassign
 from pydanube.api.server import Server
-from pydanube.broker.state.log import state_stream
+from pydanube.stream.assignment import state_stream
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Ack, Closed, Deliver, Error, Grant, Publish, Published, Reply, Request, Reset
 
@@ -91,10 +92,7 @@ def test_users_of_a_topic_that_another_broker_took_may_try_again(tmp_path: Path,
         await consumer(client, 2)
         door = server._broker.door
         opened = await served(door, TOPIC)
-        stream = opened.record.stream(None)
-        around = door.around
-        record, version = await around.catalog.load(stream)
-        await around.catalog.store(stream, record.taken_over("another"), version, record)
+        await reassign(door.around.catalog, opened.record.stream(None))
         client.send(Publish(1, 5, build([b"x"], publish_time=1).to_bytes()))
         assert isinstance(await client.receive(), Published)
         await asyncio.gather(opened.topic.truncate(), return_exceptions=True)  # type: ignore[union-attr]

@@ -114,9 +114,9 @@ class Broker:
         watch.begin(storage.catalog.newest_time())
         self._backups = Backups(self._metadata, self._node, room, settings.node.copy_bytes_per_second)
         self.door = Door(
-            directory, storage.catalog, storage.nodes, watch, randomness, cache=cache, backups=self._backups,
-            auto_create=settings.auto_create, room=room, tier=tier, space=self._space, claim=claim,
-            authorise=settings.authorise,
+            directory, storage.catalog, storage.nodes, watch, randomness, broker=self._metadata.identity, cache=cache,
+            backups=self._backups, auto_create=settings.auto_create, room=room, tier=tier, space=self._space,
+            claim=claim, authorise=settings.authorise,
         )  # fmt: skip
         self.door.presence.guards.append(self._node.guard)
 

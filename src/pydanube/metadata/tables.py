@@ -17,6 +17,7 @@ import msgspec
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import RECORD_BYTES_MAX
 from pydanube.base.names import TopicName
+from pydanube.stream.assignment import Assignment
 from pydanube.stream.ledgers import LedgerPage
 from pydanube.stream.stored import StoredStream, decode_page, decode_stream, encode_page, encode_stream
 from pydanube.topic.policies import Policies
@@ -179,6 +180,11 @@ SINKS = Layout(
     "broker/commit/records.py", "The last batch that was decided for a writer.",
     SinkRecord.encode, lambda _, value: SinkRecord.decode(value),
 )  # fmt: skip
+ASSIGNMENTS = Layout(
+    "assignments/", "<stream of a topic's messages>", Assignment,
+    "storage/stream/assignments.py", "The broker that owns a topic. Its version is the epoch of this owner.",
+    msgspec.json.encode, _decoder(Assignment),
+)  # fmt: skip
 STREAMS = Layout(
     "stream/", "<stream>", StoredStream,
     "storage/stream/catalog.py", "The record of a stream. Its version guards its pages too.",
@@ -228,6 +234,6 @@ PIPELINE_RECORDS = Layout(
 )  # fmt: skip
 
 TABLES: tuple[Layout[Any], ...] = (
-    NAMESPACES, TOPICS, TURNS, TOPIC_IDS, CHANGES, SINKS, STREAMS, PAGES, LEDGER_IDS, STORAGE_NODE, OBJECTS,
-    PENDING_OPTIONS, CONSUMERS, REDRIVES, PIPELINE_RECORDS,
+    NAMESPACES, TOPICS, TURNS, TOPIC_IDS, CHANGES, SINKS, ASSIGNMENTS, STREAMS, PAGES, LEDGER_IDS, STORAGE_NODE,
+    OBJECTS, PENDING_OPTIONS, CONSUMERS, REDRIVES, PIPELINE_RECORDS,
 )  # fmt: skip

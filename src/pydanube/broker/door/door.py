@@ -27,6 +27,7 @@ from pydanube.broker.door.process import Process
 from pydanube.broker.door.session import Origin, Session
 from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.intake import Account, Intake
+from pydanube.broker.routing.router import Router
 from pydanube.broker.serving.dead_letters import publish_dead_letter
 from pydanube.broker.serving.house import Housekeeping
 from pydanube.broker.serving.leftovers import Leftovers
@@ -47,11 +48,15 @@ from pydanube.ports.storage import StorageNodes
 from pydanube.storage.checked_clock import checked_clock
 from pydanube.storage.stream.cold import ColdReader, ColdTier
 from pydanube.storage.stream.tail import TailCache
+from pydanube.stream.assignment import Assignment
 from pydanube.wire.batch import Batch
 
 
 class Door:
-    """Owned by the broker's loop. `authorise` is asked before every operation, including those of the broker itself."""
+    """Owned by the broker's loop. `authorise` is asked before every operation, including those of the broker itself.
+
+    `broker` is the broker's name in the metadata, which it keeps when it restarts.
+    """
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class Door:
         clock: Clock,
         randomness: Randomness,
         *,
+        broker: str = "",
         cache: TailCache | None = None,
         auto_create: bool = True,
         room: DiskRoom | None = None,
@@ -87,7 +93,11 @@ class Door:
         self.around = TopicDependencies(
             catalog, nodes, self.clock, randomness, self.cache, self._publish_dead_letter, tier, self.offload
         )
-        self.topics = OpenTopics(directory, self.around, self.room, self.authorise, auto_create=auto_create)
+        me = Assignment(broker, randomness.bytes(8).hex())
+        self.router = Router(directory.store, catalog, me)
+        self.topics = OpenTopics(
+            directory, self.router, self.around, self.room, self.authorise, auto_create=auto_create
+        )
         self.spreading = Spreading(self.topics, directory, self.pending, self.errands)
         self.tiering = (
             None if tier is None else Tiering(tier, self.clock, self.topics.reliable_topics, space=space, claim=claim)

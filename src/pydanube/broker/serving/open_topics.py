@@ -29,6 +29,7 @@ from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.quotas import Usage
+from pydanube.broker.routing.router import Router
 from pydanube.broker.serving.leftovers import cut_off
 from pydanube.broker.serving.open_topic import OpenTopic, topic_options
 from pydanube.broker.topic.best_effort import BestEffortTopic
@@ -56,6 +57,7 @@ class OpenTopics:
     def __init__(
         self,
         directory: Directory,
+        router: Router,
         dependencies: TopicDependencies,
         room: DiskRoom,
         authorise: Authorise,
@@ -63,6 +65,7 @@ class OpenTopics:
         auto_create: bool,
     ) -> None:
         self.auto_create = auto_create
+        self.router = router
         self.interrupted: Spreading | None = None  # has changes that must be finished before a topic is served
         self.watchers: list[Watcher] = []  # called with each topic that stores messages, before any client uses it
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
@@ -267,7 +270,8 @@ class OpenTopics:
             options = topic_options(record, policies)
             if record.reliable:
                 try:
-                    kept = await Topic.open(record.stream(name.partition), self._dependencies, options, str(name))
+                    tenure = await self.router.tenure(record, name)
+                    kept = await Topic.open(tenure, self._dependencies, options, str(name))
                 except asyncio.CancelledError:
                     self._directory.get(name)  # raises `TopicNotFound` for the callers if it was deleted
                     raise
