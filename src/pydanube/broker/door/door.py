@@ -95,6 +95,7 @@ class Door:
         )
         me = Assignment(broker, randomness.bytes(8).hex())
         self.router = Router(directory.store, catalog, me)
+        directory.owner = me
         self.topics = OpenTopics(
             directory, self.router, self.around, self.room, self.authorise, auto_create=auto_create
         )

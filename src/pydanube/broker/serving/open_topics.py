@@ -283,7 +283,7 @@ class OpenTopics:
         current = self._directory.find(name)  # it may have changed meanwhile
         if current is None or current.id != record.id:
             deleted = TopicNotFound(f"topic {name} was deleted")
-            await served.close(deleted)
+            await served.close(deleted, seal=False)
             raise deleted
         opened = self._opened[name] = OpenTopic(name, record, served, policies, self._room, changing=changing)
         self._follow(opened, current, self._directory.policies(name.namespace))
@@ -318,7 +318,7 @@ class OpenTopics:
         deleted, names = TopicNotFound(f"topic {record.name} was deleted"), record.partition_names()
         opened = [self._opened.pop(name) for name in names if name in self._opened]
         opening = [self._opening.pop(name) for name in names if name in self._opening]
-        await asyncio.gather(*(each.end(deleted) for each in opened))
+        await asyncio.gather(*(each.end(deleted, seal=False) for each in opened))  # no ledger of it is needed again
         if opening:
             await cut_off(opening)
             await self._directory.settled()  # what they decided must be visible before leftovers are looked for

@@ -6,12 +6,19 @@ refused, because every such change checks the assignment.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
 from pydanube.base.ids import Epoch
+from pydanube.base.limits import METADATA_OPERATIONS_MAX
 from pydanube.metadata.records import Check, RequestedChange
 from pydanube.metadata.tables import ASSIGNMENTS
 from pydanube.ports.metadata import MetadataStore
 from pydanube.storage.metadata.table import Edit, Table
 from pydanube.stream.assignment import NOT_ASSIGNED, Assignment, Held
+
+TRANSACTIONS_AT_ONCE = 16  # they become durable together
 
 
 class Assignments:
@@ -25,10 +32,9 @@ class Assignments:
         row = self._table.row(topic)
         return (None, NOT_ASSIGNED) if row is None else (row.record, Epoch(row.version))
 
-    def read(self, edit: Edit, topic: str) -> tuple[Assignment | None, Epoch]:
-        """The same, as part of a transaction."""
-        edit.read(self._table, topic)
-        return self.get(topic)
+    def read(self, edit: Edit, topic: str) -> Assignment | None:
+        """Whom it is assigned to, as part of a transaction."""
+        return edit.read(self._table, topic)
 
     def topics(self) -> list[str]:
         return self._table.keys()
@@ -44,3 +50,19 @@ class Assignments:
     async def assign(self, held: Held, owner: Assignment | None) -> Epoch:
         """Assigns the topic if it is still assigned like `held`; `MetadataConflict` if not. Returns the epoch."""
         return Epoch(await self._table.replace(held.topic, held.epoch, owner, reserve=True))
+
+    async def assign_all(self, topics: Iterable[str], owner: Assignment) -> int:
+        """Assigns all of them, whoever has them, in as few transactions as possible; returns how many those were. Only
+        while nothing else changes assignments and no topic is deleted."""
+        store, count, left = self._table.store, 0, iter(topics)
+        while waiting := [
+            store.transact((), [self.change(topic, owner) for topic in part], reserve=True)
+            for part in islice(_parts(left), TRANSACTIONS_AT_ONCE)
+        ]:
+            count += len(await asyncio.gather(*waiting))
+        return count
+
+
+def _parts(topics: Iterator[str]) -> Iterator[list[str]]:
+    while part := list(islice(topics, METADATA_OPERATIONS_MAX)):
+        yield part

@@ -74,12 +74,14 @@ class Ownership:
 
 
 async def owned(names: Sequence[str], tenure: Tenure) -> list[Ownership]:
-    """The records of a topic's streams. The ledgers that an earlier owner left open are marked as recovering together,
-    in one transaction."""
+    """The records of a topic's streams, all of one moment. The ledgers that an earlier owner left open are marked as
+    recovering together, in one transaction."""
     found = [Ownership(name, tenure, *await _load(name, tenure)) for name in names]
     left_open = [(each, each.record.recovering(each.epoch)) for each in found if each.record.unsealed is not None]
     if left_open:
         await _store(left_open)
+    else:
+        await tenure.confirm()
     return found
 
 
@@ -92,8 +94,7 @@ async def _store(decisions: Sequence[tuple[Ownership, StreamRecord]]) -> None:
         except REFUSED:
             raise
         except CatalogConflict:
-            await tenure.confirm()
-            if await _is_stored(decisions):
+            if await _is_stored(decisions, tenure):
                 return
         except DanubeError as error:
             log.warning("%s: the catalogue did not answer: %s", tenure.topic, error)
@@ -104,13 +105,14 @@ async def _store(decisions: Sequence[tuple[Ownership, StreamRecord]]) -> None:
             return
 
 
-async def _is_stored(decisions: Sequence[tuple[Ownership, StreamRecord]]) -> bool:
-    """After a conflict of an owner that still has the topic: whether only the answer was lost.
+async def _is_stored(decisions: Sequence[tuple[Ownership, StreamRecord]], tenure: Tenure) -> bool:
+    """After a conflict: whether only the answer was lost. `OwnershipLost` if another owner has the topic.
 
     If not, the topic got a newer epoch, and the same decisions are stored under it. But an older decision of this owner
     may have arrived late: then `CatalogConflict` is raised, and the caller decides again.
     """
-    found = [await _load(each.name, each.tenure) for each, _ in decisions]
+    found = [await _load(each.name, tenure) for each, _ in decisions]
+    await tenure.confirm()  # only now: a record that a later owner has stored does not fit what this one knows
     if all(each.version == version for (each, _), (_, version) in zip(decisions, found, strict=True)):
         return False
     stored = all(record == current for (_, record), (current, _) in zip(decisions, found, strict=True))

@@ -19,7 +19,7 @@ RETRY_SECONDS = 0.2
 
 
 class Tenure:
-    """Of one opening of the topic: no other opening ever has the same epoch."""
+    """Of one opening of the topic: no other opening has an assignment or an epoch of it."""
 
     def __init__(self, topic: str, owner: Assignment, epoch: Epoch, catalog: Catalog) -> None:
         self.topic = topic
@@ -49,7 +49,7 @@ class Tenure:
     async def confirm(self) -> None:
         """Raises `OwnershipLost` unless the topic is still assigned to this owner."""
         owner, epoch = await _assignment(self.catalog, self.topic)
-        if owner != self._owner or epoch < self.epoch:
+        if owner != self._owner:
             raise OwnershipLost(f"{self.topic} belongs to {_name(owner)} now, with epoch {epoch}")
         self.epoch = epoch
 
