@@ -53,6 +53,12 @@ class Registration(msgspec.Struct, frozen=True):
     starting: int  # number of the start in progress, or the same; the node cannot have started more often
 
 
+class KnownBroker(msgspec.Struct, frozen=True):
+    """Where clients reach a broker."""
+
+    address: str
+
+
 class Claim(msgspec.Struct, frozen=True):
     """The location in object storage that belongs to this broker has a mark with the same id."""
 
@@ -180,6 +186,11 @@ SINKS = Layout(
     "broker/commit/records.py", "The last batch that was decided for a writer.",
     SinkRecord.encode, lambda _, value: SinkRecord.decode(value),
 )  # fmt: skip
+BROKERS = Layout(
+    "brokers/", "<broker>", KnownBroker,
+    "broker/routing/router.py", "A broker that has served topics, and where clients reach it.",
+    msgspec.json.encode, _decoder(KnownBroker),
+)  # fmt: skip
 ASSIGNMENTS = Layout(
     "assignments/", "<stream of a topic's messages>", Assignment,
     "storage/stream/assignments.py", "The broker that owns a topic. Its version is the epoch of this owner.",
@@ -234,6 +245,6 @@ PIPELINE_RECORDS = Layout(
 )  # fmt: skip
 
 TABLES: tuple[Layout[Any], ...] = (
-    NAMESPACES, TOPICS, TURNS, TOPIC_IDS, CHANGES, SINKS, ASSIGNMENTS, STREAMS, PAGES, LEDGER_IDS, STORAGE_NODE,
-    OBJECTS, PENDING_OPTIONS, CONSUMERS, REDRIVES, PIPELINE_RECORDS,
+    NAMESPACES, TOPICS, TURNS, TOPIC_IDS, CHANGES, SINKS, BROKERS, ASSIGNMENTS, STREAMS, PAGES, LEDGER_IDS,
+    STORAGE_NODE, OBJECTS, PENDING_OPTIONS, CONSUMERS, REDRIVES, PIPELINE_RECORDS,
 )  # fmt: skip

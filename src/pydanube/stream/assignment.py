@@ -22,9 +22,6 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True):
     session: str  # one life of the broker: what an earlier life owned has to be taken again
     opening: int = 0  # how often the topic was opened in this life before: one opening is not the owner of another
 
-    def of_same_life(self, other: Assignment | None) -> bool:
-        return other is not None and (self.broker, self.session) == (other.broker, other.session)
-
 
 class Held(NamedTuple):
     """The condition of a change: the topic is assigned with this epoch, or to no broker."""

@@ -8,7 +8,7 @@ topic that is created under the name of a deleted one has none of its data.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -116,11 +116,6 @@ class Directory:
 
     def topic_count(self, namespace: str) -> int:
         return self._topics.count(f"{namespace}/")
-
-    def reliable_partitions(self, besides: Container[int] = ()) -> Iterator[TopicName]:
-        """The partitions of all reliable topics but those with these ids, read lazily because there may be many."""
-        for record in self.everything():
-            yield from record.partition_names() if record.reliable and record.id not in besides else ()
 
     def everything(self) -> Iterator[TopicRecord]:
         """All topics of all namespaces, read lazily because there may be many."""

@@ -1,20 +1,21 @@
 """Says where a topic is served, and takes this broker's own topics for each opening.
 
 It never takes a topic that is assigned to another broker. A topic that is assigned to none goes to the broker that is
-asked for it; a broker that runs alone gets all of them that way.
+asked for it; a broker that runs alone gets all of them that way. `elsewhere.py` says what follows from the answer.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pydanube.base.errors import DanubeError, TopicNotFound
+from pydanube.base.errors import DanubeError, NotOwner, TopicNotFound
 from pydanube.base.names import TopicName
-from pydanube.metadata.tables import TOPICS, topic_key
+from pydanube.metadata.tables import BROKERS, TOPICS, KnownBroker, topic_key
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.metadata import MetadataStore
 from pydanube.storage.metadata.table import Edit, Table, edited
@@ -26,47 +27,90 @@ from pydanube.topic.record import TopicRecord
 log = logging.getLogger(__name__)
 
 
+class Local(NamedTuple):
+    """This broker serves the topic, or may take it because no broker owns it."""
+
+
+class Elsewhere(NamedTuple):
+    """Another broker owns the topic."""
+
+    broker: str
+    address: str | None  # None if that broker has not said yet where it listens
+
+    def refusal(self, name: TopicName) -> NotOwner:
+        return NotOwner(f"{name} is served by {self.address or 'another broker, which is not listening yet'}")
+
+
+HERE = Local()
+
+
 class Router:
     """Owned by the broker's loop. `me` is what topics of this broker are assigned to while it lives."""
 
     def __init__(self, store: MetadataStore, catalog: Catalog, me: Assignment) -> None:
         self.me = me
+        self.assignments = Assignments(store)
         self._store = store
         self._catalog = catalog
         self._topics = Table(store, TOPICS)
-        self._assignments = Assignments(store)
+        self._brokers = Table(store, BROKERS)
         self._openings: dict[str, int] = {}  # how often each topic was opened since this broker started
 
-    async def tenure(self, record: TopicRecord, name: TopicName) -> Tenure:
-        """For one opening of the topic or partition. An assignment serves once: each further opening gets another one,
-        so that whatever an earlier opening still has on its way is refused."""
-        topic = record.stream(name.partition)
-        opening = self._openings.get(topic, 0)
-        self._openings[topic] = opening + 1
-        owner = replace(self.me, opening=opening)
-        await edited(self._store, partial(self._take, record, topic, owner), reserve=True)
-        tenure = Tenure(topic, owner, self._assignments.get(topic)[1], self._catalog)
-        await tenure.confirm()
-        return tenure
+    async def announce(self, address: str) -> None:
+        """Lets other brokers know where clients reach this one."""
+        mine = KnownBroker(address)
+        try:
+            await self._brokers.update(self.me.broker, lambda known: known if known == mine else mine)
+        except DanubeError as error:
+            log.warning("could not store the address of this broker, %s: %s", address, error)
+
+    # -- where ---------------------------------------------------------------------------------------------------------
+
+    def where(self, record: TopicRecord, name: TopicName) -> Local | Elsewhere:
+        """Where the topic or partition is served, as far as is known here."""
+        return self._place(self.assignments.get(record.stream(name.partition))[0])
+
+    def local(self, record: TopicRecord) -> Iterator[TopicName]:
+        """The partitions that this broker serves."""
+        return (name for name in record.partition_names() if self.where(record, name) is HERE)
+
+    def _place(self, owner: Assignment | None) -> Local | Elsewhere:
+        if owner is None or owner.broker == self.me.broker:
+            return HERE
+        known = self._brokers.get(owner.broker)
+        return Elsewhere(owner.broker, None if known is None else known.address)
+
+    # -- taking --------------------------------------------------------------------------------------------------------
 
     async def begin(self, records: Iterable[TopicRecord]) -> None:
         """Takes what an earlier life of this broker owned, and what no broker owns, before anyone uses it: many topics
         in one transaction. What fails is taken topic by topic when it is first used."""
-        names = ((record, name) for record in records for name in record.partition_names())
-        topics = (record.stream(name.partition) for record, name in names)
+        mine = (record.stream(name.partition) for record in records for name in self.local(record))
         try:
-            await self._assignments.assign_all((topic for topic in topics if self._is_mine(topic)), self.me)
+            await self.assignments.assign_all(mine, self.me)
         except DanubeError as error:
             log.warning("could not take all topics at once, so each is taken when it is used: %s", error)
 
-    def _is_mine(self, topic: str) -> bool:
-        owner, _ = self._assignments.get(topic)
-        return owner is None or owner.broker == self.me.broker
+    async def tenure(self, record: TopicRecord, name: TopicName) -> Tenure:
+        """For one opening of the topic or partition; `NotOwner` if another broker owns it. An assignment serves once:
+        each further opening gets another one, so that whatever an earlier opening still has on its way is refused."""
+        topic = record.stream(name.partition)
+        opening = self._openings.get(topic, 0)
+        self._openings[topic] = opening + 1
+        owner = replace(self.me, opening=opening)
+        await edited(self._store, partial(self._take, record, name, owner), reserve=True)
+        tenure = Tenure(topic, owner, self.assignments.get(topic)[1], self._catalog)
+        await tenure.confirm()
+        return tenure
 
-    def _take(self, record: TopicRecord, topic: str, owner: Assignment, edit: Edit) -> None:
-        present = self._assignments.read(edit, topic)
+    def _take(self, record: TopicRecord, name: TopicName, owner: Assignment, edit: Edit) -> None:
+        topic = record.stream(name.partition)
+        present = self.assignments.read(edit, topic)
         known = edit.read(self._topics, topic_key(record.name))
         if known is None or known.id != record.id:
             raise TopicNotFound(f"topic {record.name} was deleted")
+        place = self._place(present)
+        if isinstance(place, Elsewhere):
+            raise place.refusal(name)
         if present != owner:
-            edit.add(self._assignments.change(topic, owner))
+            edit.add(self.assignments.change(topic, owner))

@@ -19,6 +19,7 @@ from pydanube.base.errors import (
     DanubeError,
     NotAllowed,
     OffsetsDamaged,
+    OwnershipLost,
     TopicClosed,
     TopicExists,
     TopicKindDiffers,
@@ -29,7 +30,7 @@ from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.quotas import Usage
-from pydanube.broker.routing.router import Router
+from pydanube.broker.routing.router import HERE, Router
 from pydanube.broker.serving.leftovers import cut_off
 from pydanube.broker.serving.open_topic import OpenTopic, topic_options
 from pydanube.broker.topic.best_effort import BestEffortTopic
@@ -268,11 +269,11 @@ class OpenTopics:
         policies = record.policies.over(namespace)
         async with self._turns:
             options = topic_options(record, policies)
+            tenure = await self.router.tenure(record, name)
             if record.reliable:
                 try:
-                    tenure = await self.router.tenure(record, name)
                     kept = await Topic.open(tenure, self._dependencies, options, str(name))
-                except asyncio.CancelledError:
+                except (asyncio.CancelledError, OwnershipLost):
                     self._directory.get(name)  # raises `TopicNotFound` for the callers if it was deleted
                     raise
                 for watcher in self.watchers:
@@ -312,6 +313,23 @@ class OpenTopics:
         if self._opened.get(lost.name) is lost:
             del self._opened[lost.name]
             await lost.end(TopicClosed(f"this broker no longer serves {lost.name}"))
+
+    async def lose(self, topic: str) -> None:
+        """Called with a topic that was assigned to another broker: ends its users here, who look it up again."""
+        for each in self.opened():
+            if each.record.stream(each.name.partition) == topic:
+                await self._lose(each)
+
+    async def lose_moved(self) -> None:
+        """Ends all topics that are assigned to another broker now."""
+        for each in self.opened():
+            if self.router.where(each.record, each.name) is not HERE:
+                await self._lose(each)
+
+    async def _lose(self, moved: OpenTopic) -> None:
+        if moved.topic.reliable:
+            moved.reliable.lose(OwnershipLost(f"{moved.name} was assigned to another broker"))
+        await self.let_go(moved)
 
     async def end(self, record: TopicRecord) -> None:
         """Ends a topic that was deleted, and tells the clients that use it or wait for it."""
@@ -353,14 +371,14 @@ class OpenTopics:
 
     async def _count_closed(self, namespace: str) -> None:
         """Counts topics that are not open. After an unclean stop the length of the last ledger is unknown, so such a
-        topic is opened."""
+        topic is opened, unless another broker owns it: then what is sealed is counted."""
         usage = self._usages[namespace]
         for record in self._directory.topics(namespace):
             for name in record.partition_names() if record.reliable else ():
                 if name in self._opened or name in self._opening:
                     continue
                 stream, _ = await self._dependencies.catalog.load(record.stream(name.partition))
-                if stream.unsealed is None:
+                if stream.unsealed is None or self.router.where(record, name) is not HERE:
                     usage.set(str(name), stream.bytes)
                     continue
                 try:

@@ -11,7 +11,7 @@ from asyncio import Future
 from collections.abc import Mapping
 from typing import Any
 
-from pydanube.base.errors import DanubeError, ProducerUnknown, SinkBlocked, TopicClosed
+from pydanube.base.errors import DanubeError, OwnershipLost, ProducerUnknown, SinkBlocked, TopicClosed
 from pydanube.base.ids import Epoch
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.host import SubscriptionHost
@@ -99,6 +99,11 @@ class Topic(ConnectsConsumers):
     @property
     def lost(self) -> bool:
         return self._core.lost
+
+    def lose(self, why: OwnershipLost) -> None:
+        """Called when another broker owns the topic: nothing more is accepted or confirmed here."""
+        self.ledger.stream.lose(why)
+        self.state_stream.lose(why)
 
     @property
     def closed(self) -> bool:

@@ -15,7 +15,7 @@ from pydanube.base.limits import METADATA_OPERATIONS_MAX
 from pydanube.metadata.records import Check, RequestedChange
 from pydanube.metadata.tables import ASSIGNMENTS
 from pydanube.ports.metadata import MetadataStore
-from pydanube.storage.metadata.table import Edit, Table
+from pydanube.storage.metadata.table import Edit, Table, TableWatch
 from pydanube.stream.assignment import NOT_ASSIGNED, Assignment, Held
 
 TRANSACTIONS_AT_ONCE = 16  # they become durable together
@@ -38,6 +38,9 @@ class Assignments:
 
     def topics(self) -> list[str]:
         return self._table.keys()
+
+    def watch(self) -> TableWatch[Assignment]:
+        return self._table.watch()
 
     def check(self, held: Held) -> Check:
         """The condition of a transaction that the topic is assigned like this."""

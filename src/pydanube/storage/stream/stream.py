@@ -287,6 +287,11 @@ class Stream(StreamReader):
         assert isinstance(self._state, WithoutWriter)
         return self._state.why
 
+    def lose(self, why: OwnershipLost) -> None:
+        """Called when the topic is known to belong to another owner."""
+        if not self.lost:
+            self._lose(why)
+
     def _lose(self, error: OwnershipLost) -> None:
         log.warning("%s: %s", self.name, error)
         self._enter(Closed(error) if isinstance(self._state, Closed) else TakenOver(error))
