@@ -240,7 +240,6 @@ class NotOwner(DanubeError):
 
     blame = "environment"
     retriable = True
-    http_status = 421
     help = "Connect to the broker that the message names, or look the topic up again in a moment."
 
 
