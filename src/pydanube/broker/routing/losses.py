@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pydanube.base.errors import WatchLagged
 from pydanube.storage.futures import cancel_all
 from pydanube.storage.guard import Guard
-from pydanube.storage.metadata.table import TableWatch
+from pydanube.storage.metadata.table import RowChange, TableWatch
 from pydanube.storage.stream.assignments import Assignments
 from pydanube.stream.assignment import Assignment
 
@@ -50,10 +50,14 @@ class Losses:
     async def _follow(self, watch: TableWatch[Assignment]) -> None:
         try:
             async for change in watch:
-                if change.record is not None and change.record.broker != self._me.broker:
-                    await self._lost(change.key)
+                await self._note(change)
         except WatchLagged:
             self._lagged = True
+
+    async def _note(self, change: RowChange[Assignment]) -> None:
+        """A topic that is assigned to no broker was deleted: whoever deleted it ends its users."""
+        if change.record is not None and change.record.broker != self._me.broker:
+            await self._lost(change.key)
 
     async def close(self) -> None:
         await cancel_all([self._watching])
