@@ -55,7 +55,7 @@ class Losses:
             self._lagged = True
 
     async def _note(self, change: RowChange[Assignment]) -> None:
-        """A topic that is assigned to no broker was deleted: whoever deleted it ends its users."""
+        """Ends the use of a topic that has another owner. One that has none was deleted, which ends its users too."""
         if change.record is not None and change.record.broker != self._me.broker:
             await self._lost(change.key)
 

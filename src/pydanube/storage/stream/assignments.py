@@ -1,7 +1,7 @@
 """Which broker owns which topic, in the metadata store. The revision of the assigning transaction is the epoch (§40).
 
-Only this module writes assignments. An owner that loses one is told by nobody: its next change of a stream's record is
-refused, because every such change checks the assignment.
+Only this module writes assignments. The next change that the previous owner makes to a stream's record is refused,
+because every such change checks the assignment.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Assignments:
         return Epoch(await self._table.replace(held.topic, held.epoch, owner, reserve=True))
 
     async def assign_all(self, topics: Iterable[str], owner: Assignment) -> int:
-        """Assigns all of them, whoever has them, in as few transactions as possible; returns how many those were. Only
-        while nothing else changes assignments and no topic is deleted."""
+        """Assigns all of them, in place of any previous owner, in as few transactions as possible; returns how many
+        those were. Only while nothing else changes assignments and no topic is deleted."""
         store, count, left = self._table.store, 0, iter(topics)
         while waiting := [
             store.transact((), [self.change(topic, owner) for topic in part], reserve=True)

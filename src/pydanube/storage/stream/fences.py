@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class Fences:
-    """Of one takeover. Later recoveries of the same owner find everything fenced, and do not wait."""
+    """Used for one takeover. Later recoveries by the same owner find everything fenced, and do not wait."""
 
     def __init__(self, streams: Iterable[str]) -> None:
         """`streams` have a ledger that their earlier owner may still write to."""

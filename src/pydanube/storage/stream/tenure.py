@@ -19,7 +19,7 @@ RETRY_SECONDS = 0.2
 
 
 class Tenure:
-    """Of one opening of the topic: no other opening has an assignment or an epoch of it."""
+    """Belongs to one opening of the topic: no other opening has the same assignment or epoch."""
 
     def __init__(self, topic: str, owner: Assignment, epoch: Epoch, catalog: Catalog) -> None:
         self.topic = topic
