@@ -1,7 +1,7 @@
 """What each part of the broker does with a topic that another broker owns.
 
-`OpenTopics` opens only topics of this broker and raises `NotOwner` for any other. This module says what each caller makes
-of that; a test compares the list with the modules that open topics or read the records of streams.
+`OpenTopics` opens only topics of this broker and raises `NotOwner` for any other. This module says what each caller
+makes of that; a test compares the list with the modules that open topics or read the records of streams.
 """
 
 from __future__ import annotations
