@@ -235,6 +235,8 @@ class TopicVerbs(Verbs):
 
     async def redrive(self, request: Redrive) -> Redriven:
         """Publishes dead letters again; see `Redriver.redrive`."""
+        if request.to is not None:
+            parse_topic(request.to)  # refused even if there is no letter to publish
         limited = request.limit is not UNSET
         limit = min(request.limit, LISTED_MAX) if request.limit is not UNSET else LISTED_MAX
         wanted = Wanted(
