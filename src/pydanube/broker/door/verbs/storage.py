@@ -99,8 +99,8 @@ class StorageVerbs(Verbs):
         return TopicUsage(**usage_facts(usage_of(partitions, door.tiers, door.clock.wall())), topic=request.topic)
 
     async def list_usage(self, request: ListUsage) -> TopicUsages:
-        """The usage of each reliable topic of a namespace, by name. Topics that the caller may not see are left out; one
-        that cannot be opened because of damage says so."""
+        """The usage of each reliable topic of a namespace, by name. Topics that the caller may not see are left out;
+        one that cannot be opened because of damage says so."""
         namespace, after, limit = request.namespace, request.after, min(request.limit, LISTED_MAX)
         self._ask(Action.STORAGE_DESCRIBE, namespace_resource(namespace))
         may_see = partial(self._door.topics.allows, self._principal, Action.STORAGE_DESCRIBE)
