@@ -87,7 +87,8 @@ class StorageVerbs(Verbs):
     async def list_damage(self, request: ListDamage) -> DamagedTopics:
         """The topics in which something is, or may be, damaged."""
         self._ask(Action.STORAGE_STATUS)
-        return DamagedTopics(await self._door.salvage.damaged())
+        found = [name for name in await self._door.salvage.damaged() if name > request.after]
+        return DamagedTopics(*page(found, request.limit))
 
     # -- of topics -----------------------------------------------------------------------------------------------------
 

@@ -118,12 +118,16 @@ class SubscriptionVerbs(Verbs):
         return Consumers(*page(members[max(0, request.after) :], request.limit))
 
     async def explain(self, request: Explain) -> Explanations:
-        """Why a message is not delivered, or a consumer gets nothing."""
+        """Why a message is not delivered, or a consumer gets nothing. If more partitions are explained than fit into an
+        answer, those without a backlog are left out first."""
         door, named = self._door, (request.topic, request.subscription)
         found = await explain(
             door.topics, door.clock, self._principal, *named, offset=request.offset, consumer=request.consumer
         )
-        return Explanations(summary(found), [Explanation(*each) for each in found])
+        rows, more = page([Explanation(*each) for each in sorted(found, key=lambda each: not each.backlog)], LISTED_MAX)
+        rows.sort(key=lambda each: each.partition or 0)
+        backlog, total = sum(each.backlog for each in found), sum(each.total for each in found)
+        return Explanations(summary(found), backlog, total, rows, more)
 
     async def list_blocked(self, request: ListBlocked) -> BlockedSubscriptions:
         """The first messages that failed too often and block their subscriptions."""
