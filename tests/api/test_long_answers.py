@@ -9,7 +9,7 @@ import pytest
 import pydanube
 from api.http_client import Http, with_http
 from pydanube.api.server import Server
-from pydanube.base.limits import EXPLAINED_IN_WORDS_MAX, LISTED_BYTES_MAX, PARTITIONS_MAX
+from pydanube.base.limits import EXPLAINED_IN_WORDS_MAX, LISTED_BYTES_MAX
 from pydanube.broker.serving.salvage import Salvage
 from pydanube.broker.topic.dead_letter import ORIGIN
 from pydanube.operations.topics import Redrive
@@ -19,10 +19,11 @@ HUGE = "/api/v1/topics/default/huge"
 
 def test_a_subscription_of_a_topic_with_very_many_partitions_is_explained(tmp_path: Path) -> None:
     """Those with messages to do come first, and a few of them are in the sentence."""
-    late = range(PARTITIONS_MAX - EXPLAINED_IN_WORDS_MAX - 2, PARTITIONS_MAX)
+    partitions = 600  # their explanations have more than 64 KiB
+    late = range(partitions - EXPLAINED_IN_WORDS_MAX - 2, partitions)
 
     async def story(server: Server, http: Http) -> None:
-        await http.ask("PUT", HUGE, {"partitions": PARTITIONS_MAX})
+        await http.ask("PUT", HUGE, {"partitions": partitions})
         await http.ask("PUT", f"{HUGE}/subscriptions/s", {"start": "earliest"})
         for partition in late:
             await http.ask("POST", f"{HUGE}-part-{partition}/messages", {"messages": [{}] * 2})
@@ -41,7 +42,7 @@ def test_a_subscription_of_a_topic_with_very_many_partitions_is_explained(tmp_pa
 
 
 def test_letters_go_to_more_topics_than_fit_into_an_answer(tmp_path: Path) -> None:
-    topics = [f"/default/{'t' * 230}{number:03}" for number in range(300)]
+    topics = [f"/default/{'t' * 230}{number:03}" for number in range(280)]
 
     async def story(server: Server, http: Http) -> None:
         for topic in (*topics, "/default/dead"):
@@ -50,10 +51,8 @@ def test_letters_go_to_more_topics_than_fit_into_an_answer(tmp_path: Path) -> No
         await http.ask("POST", "/api/v1/topics/default/dead/messages", {"messages": letters})
         async with pydanube.connect(server.url) as client:
             would = await client.ask(Redrive("/default/dead", dry_run=True))
-            done = await client.ask(Redrive("/default/dead"))
-        assert (would.redriven, done.redriven) == (len(topics), len(topics))
-        assert would.targets == done.targets
-        assert 100 < len(done.targets) < len(topics)
+        assert would.redriven == len(topics)
+        assert 100 < len(would.targets) < len(topics)
 
     with_http(tmp_path, story)
 
