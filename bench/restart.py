@@ -1,6 +1,6 @@
 """What a restart with many topics costs: transactions of the metadata, and the time until all topics are open.
 
-    python -m bench.restart [TOPICS]
+    python bench/restart.py [TOPICS]
 
 Once after a clean stop, and once after a crash, when every topic has two ledgers that must be recovered.
 """

@@ -119,7 +119,7 @@ class Broker:
             claim=claim, authorise=settings.authorise,
         )  # fmt: skip
         self.door.presence.guards.append(self._node.guard)
-        await self.door.router.begin(directory.everything())
+        await self.door.router.begin()
 
     def _check_room_if_new(self) -> None:
         """Called before anything is created: a broker without room for messages does not start."""

@@ -7,7 +7,7 @@ asked for it; a broker that runs alone gets all of them that way. `elsewhere.py`
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -82,12 +82,11 @@ class Router:
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    async def begin(self, records: Iterable[TopicRecord]) -> None:
-        """Takes what an earlier life of this broker owned, and what no broker owns, before anyone uses it: many topics
-        in one transaction. What fails is taken topic by topic when it is first used."""
-        mine = (record.stream(name.partition) for record in records for name in self.local(record))
+    async def begin(self) -> None:
+        """Takes what an earlier life of this broker owned, before any of it is used: many topics in one transaction. If
+        that fails, each topic is taken when it is first used."""
         try:
-            await self.assignments.assign_all(mine, self.me)
+            await self.assignments.assign_all(self.assignments.of(self.me.broker), self.me)
         except DanubeError as error:
             log.warning("could not take all topics at once, so each is taken when it is used: %s", error)
 

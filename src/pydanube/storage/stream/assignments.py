@@ -36,6 +36,10 @@ class Assignments:
         """Whom it is assigned to, as part of a transaction."""
         return edit.read(self._table, topic)
 
+    def of(self, broker: str) -> Iterator[str]:
+        """The topics that are assigned to this broker now."""
+        return (row.key for row in self._table.scan() if row.record.broker == broker)
+
     def topics(self) -> list[str]:
         return self._table.keys()
 
