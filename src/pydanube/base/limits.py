@@ -25,6 +25,8 @@ JOURNAL_FILE_BYTES_MIN = 16 * BLOCK_BYTES
 GROUP_BYTES_MAX = 32 * MIB  # a group holds at least one batch of the largest size
 GROUP_BYTES_TARGET = 1 * MIB  # a group stops growing here; while it is written, a single producer fills the next one
 GROUP_ENTRIES_MAX = 4096  # the directory of a group stays below 256 KiB
+GROUP_ENTRIES_TARGET = 1024  # a group stops growing here: packing its entries takes the loop a millisecond or two
+CONFIRMED_AT_ONCE = 128  # batches or acks of a log in one turn of the loop: twenty microseconds each, with what follows
 JOURNAL_PENDING_BYTES_MAX = 64 * MIB  # appends waiting for the journal; beyond it NodeBusy
 GROUPS_WAITING_MAX = 128  # groups queued before the journal; beyond it control records are refused with NodeBusy
 MARK_IDLE_SECONDS = 0.25  # after this time, an idle journal writes a mark that covers its last group
@@ -112,6 +114,7 @@ IDLE_KEY_BYTES_MAX = 256  # longer keys are forgotten when none of their message
 # -- topics ----------------------------------------------------------------------------------------------------------
 TAIL_CACHE_BYTES = 256 * MIB  # memory for the newest batches of all topics of a broker
 READ_AHEAD_BYTES = 1 * MIB  # one read for a subscription that is behind the cache
+BATCHES_READ_AT_ONCE = 128  # in one answer: each takes the loop about ten microseconds, where a MiB may have 9,000
 READ_AHEAD_ALL_BYTES_MAX = 256 * MIB  # memory for such reads of all subscriptions of a broker
 STATE_QUEUE_RECORDS_MAX = 65_536  # state records of one topic on their way to its log; beyond it TopicBusy
 STATE_AMID_SNAPSHOT_RECORDS_MAX = 1 << 20  # written between the parts of one snapshot; a restart holds them in memory

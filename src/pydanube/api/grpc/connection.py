@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import Future, TimerHandle, Transport
+from asyncio import Future, Transport
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
@@ -20,6 +20,7 @@ from pydanube.api.grpc.face import GrpcFace
 from pydanube.api.grpc.field_count import has_too_many_fields
 from pydanube.api.grpc.messages import DecodeError
 from pydanube.api.listening.buffers import coalesced
+from pydanube.api.listening.deadlines import Deadline
 from pydanube.api.listening.face import Summary
 from pydanube.api.listening.failures import error_of
 from pydanube.api.listening.peer import peer_of
@@ -82,7 +83,7 @@ class _Incoming:
         self.reader = MessageReader()
         self.messages: deque[bytes] = deque()  # complete, but not served yet
         self.held = 0  # bytes that arrived and are still needed
-        self.timer: TimerHandle | None = None  # limits the time until the rest has arrived
+        self.timer: Deadline | None = None  # limits the time until the rest has arrived
 
 
 class GrpcConnection(Worker):
@@ -403,7 +404,7 @@ class GrpcConnection(Worker):
 
     def _set_timer(self, incoming: _Incoming, *, running: bool) -> None:
         if running and incoming.timer is None:
-            incoming.timer = self._loop.call_later(GRPC_BODY_SECONDS, self._too_slow, incoming)
+            incoming.timer = Deadline(self.turns, GRPC_BODY_SECONDS, partial(self._too_slow, incoming))
         elif not running and incoming.timer is not None:
             incoming.timer.cancel()
             incoming.timer = None
@@ -456,7 +457,7 @@ class GrpcConnection(Worker):
         timeout = timeout_of(head)
         if timeout is not None:
             self._keep(call)
-            call.timer = self._loop.call_later(timeout / SECOND, self._too_late, call)
+            call.timer = Deadline(self.turns, timeout / SECOND, partial(self._too_late, call))
 
     def _too_late(self, call: Call) -> None:
         self._give_up(call.stream, left=True)
