@@ -63,13 +63,12 @@ def show(name: str, report: dict[str, Any]) -> None:
         )
         print(f"            exported: {exported}")
     for processor, wall, collector, switches, dearest, stack in found[:SHOWN]:
-        print(
-            f"            {processor:.1f} ms (wall {wall:.1f}, collector {collector:.1f}, {switches} switches): {dearest}"
-        )
+        beside = f"wall {wall:.1f}, collector {collector:.1f}, {switches} switches"
+        print(f"            {processor:.1f} ms ({beside}): {dearest}")
         print(f"              {stack or '-'}", flush=True)
 
 
-# -- what is done meanwhile ----------------------------------------------------------------------------------------------
+# -- what is done meanwhile --------------------------------------------------------------------------------------------
 
 
 def benchmark(name: str) -> None:
