@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import Future, Transport
+from asyncio import Future, TimerHandle, Transport
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
@@ -83,7 +83,7 @@ class _Incoming:
         self.reader = MessageReader()
         self.messages: deque[bytes] = deque()  # complete, but not served yet
         self.held = 0  # bytes that arrived and are still needed
-        self.timer: Deadline | None = None  # limits the time until the rest has arrived
+        self.timer: TimerHandle | None = None  # limits the time until the rest has arrived
 
 
 class GrpcConnection(Worker):
@@ -404,12 +404,18 @@ class GrpcConnection(Worker):
 
     def _set_timer(self, incoming: _Incoming, *, running: bool) -> None:
         if running and incoming.timer is None:
-            incoming.timer = Deadline(self.turns, GRPC_BODY_SECONDS, partial(self._too_slow, incoming))
+            incoming.timer = self._loop.call_later(GRPC_BODY_SECONDS, self._body_due, incoming)
         elif not running and incoming.timer is not None:
             incoming.timer.cancel()
             incoming.timer = None
 
-    def _too_slow(self, incoming: _Incoming) -> None:
+    def _body_due(self, incoming: _Incoming) -> None:
+        """Like a `Deadline`, which most calls would create for nothing."""
+        self.turns.later(partial(self._too_slow, incoming))
+
+    def _too_slow(self, incoming: _Incoming, _: float) -> None:
+        if incoming.timer is None:
+            return  # the rest came while this waited for its turn
         self._drop_body(incoming.call.stream)
         incoming.call.fail(HttpTooSlow(f"the body did not arrive completely within {GRPC_BODY_SECONDS:.0f} s"))
 
