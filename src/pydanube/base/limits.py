@@ -141,6 +141,7 @@ NEWS_SECONDS_MAX = 5.0  # that such a request waits; less than a client waits fo
 TOPIC_WATCH_SECONDS_MAX = 20.0  # that such a request waits; less than a client waits for an answer
 UNUSED_SUBSCRIPTION_SECONDS = 60  # without a consumer, until a subscription of a topic that stores nothing is deleted
 HOUSEKEEPING_TURNS = 8  # topics in housekeeping at a time; most of it waits for a disk
+TOPICS_LOOKED_AT_AT_ONCE = 200  # in one turn of the loop, for what is due: four microseconds each
 HOUSEKEEPING_TURN_SECONDS = 0.5  # after which the next topic gets its turn, and the slow one continues beside it
 HOUSEKEEPING_SLOW_TURNS_MAX = 1_000  # such slow topics; each may hold a batch that it reads
 REQUESTS_AT_ONCE_MAX = 256  # requests of one connection in progress; beyond it TopicBusy
