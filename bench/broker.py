@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -25,6 +24,7 @@ from figures import Figures
 from journal import raw_probe
 from peers import redis_streams
 from probes import Probes, percentile, probing
+from processes import danube
 from pydanube.base.limits import MIB
 
 RUNS = int(os.environ.get("BENCH_RUNS", "3"))
@@ -36,7 +36,7 @@ SEND_MANY, BATCHES = "publish 100 B through send_many", "consume with batches()"
 class Process:
     def __init__(self, directory: Path, *flags: str) -> None:
         self._ready = directory / "ready"
-        self._command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", str(directory / "data")]
+        self._command = [*danube(), "standalone", "--data-dir", str(directory / "data")]
         self._command += ["--listen", "127.0.0.1:0", "--ready-file", str(self._ready), *flags]
         self.begin()
 

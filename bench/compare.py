@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -69,6 +69,23 @@ async def consume_singly(client: pydanube.Client, topic: str) -> None:
                     break
 
 
+async def cool(client: pydanube.Client, topic: str) -> None:
+    """Uploads a topic, until none of it is on the local disk."""
+    await client.admin.upload_topic(topic)
+    while (await client.admin.storage_usage(topic))["local_bytes"]:  # noqa: ASYNC110 - nothing reports it
+        await asyncio.sleep(0.1)
+
+
+async def read_batches(client: pydanube.Client, topic: str, count: int) -> None:
+    for _ in range(READS):
+        left = count
+        async with client.reader(topic, start="earliest") as reader:
+            async for batch in reader.batches():
+                left -= len(batch)
+                if left <= 0:
+                    break
+
+
 async def send_calls(running: Broker, topic: str) -> None:
     connection = Connection(running.port)
     producing = {"producer_name": "bench", "topic_name": topic, "dispatch_strategy": 1}
@@ -110,12 +127,30 @@ async def measured(running: Broker, round_: int) -> dict[str, float]:
     return found
 
 
-async def compared(before: Broker, after: Broker, pairs: int) -> dict[str, list[tuple[float, float]]]:
+async def measured_cold(running: Broker, round_: int) -> dict[str, float]:
+    """Reading from segments, in large batches and in small ones."""
+    found: dict[str, float] = {}
+    async with pydanube.connect(running.url) as client:
+        for name, count, publish in (("large", MESSAGES, publish_many), ("small", SINGLES, publish_singly)):
+            topic = f"/default/cold-{name}-{round_}"
+            await publish(client, topic)
+            await cool(client, topic)
+            before = spent(running.pid)
+            await read_batches(client, topic, count)
+            found[f"read {name} batches from segments"] = (spent(running.pid) - before) / (READS * count) * 1e6
+            await client.admin.delete_topic(topic)
+    return found
+
+
+Measure = Callable[[Broker, int], Awaitable[dict[str, float]]]
+
+
+async def compared(before: Broker, after: Broker, pairs: int, measure: Measure) -> dict[str, list[tuple[float, float]]]:
     """Both sides run all the time and take turns, the one that goes first changing with each pair."""
     found: dict[str, list[tuple[float, float]]] = {}
     for pair in range(pairs):
         order = (before, after) if pair % 2 == 0 else (after, before)
-        results = {running.pid: await measured(running, pair) for running in order}
+        results = {running.pid: await measure(running, pair) for running in order}
         for name, spent_before in results[before.pid].items():
             found.setdefault(name, []).append((spent_before, results[after.pid][name]))
         print(f"pair {pair + 1} of {pairs}", file=sys.stderr, flush=True)
@@ -127,9 +162,12 @@ def main() -> None:
     arguments.add_argument("before", type=Path)
     arguments.add_argument("after", type=Path)
     arguments.add_argument("--pairs", type=int, default=10)
+    arguments.add_argument("--cold", action="store_true", help="measure what is read from object storage instead")
     given = arguments.parse_args()
-    with broker(given.before.resolve()) as before, broker(given.after.resolve()) as after:
-        found = uvloop.run(compared(before, after, given.pairs))
+    measure, tiered = (measured_cold, True) if given.cold else (measured, False)
+    sources = given.before.resolve(), given.after.resolve()
+    with broker(sources[0], tiered=tiered) as before, broker(sources[1], tiered=tiered) as after:
+        found = uvloop.run(compared(before, after, given.pairs, measure))
     print(f"{TITLE:<56} {'before':>8} {'after':>8} {'ratio':>7}   middle half")
     for name, pairs in found.items():
         low, middle, high = quantiles((after / before for before, after in pairs), n=4, method="inclusive")

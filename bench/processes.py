@@ -15,6 +15,14 @@ from time import clock_gettime, sleep
 import pydanube
 
 SOURCE = Path(pydanube.__file__).parents[1]
+WATCHED = Path(__file__).parent / "watched.py"
+
+
+def danube() -> list[str]:
+    """The command `danube`; `bench/turns.py` has the loop of its brokers watched."""
+    return (
+        [sys.executable, str(WATCHED)] if "BENCH_WATCH" in os.environ else [sys.executable, "-m", "pydanube.cli.main"]
+    )
 
 
 class Broker:
@@ -26,11 +34,15 @@ class Broker:
 
 
 @contextmanager
-def broker(source: Path = SOURCE) -> Iterator[Broker]:
+def broker(source: Path = SOURCE, *, tiered: bool = False) -> Iterator[Broker]:
+    """With `tiered`, messages leave the local disk as soon as they are uploaded, and no cache has them."""
     with tempfile.TemporaryDirectory(prefix="danube-bench-", dir=os.environ.get("BENCH_DIR")) as directory:
         ready = Path(directory) / "ready"
-        command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", f"{directory}/data"]
+        command = [*danube(), "standalone", "--data-dir", f"{directory}/data"]
         command += ["--listen", "127.0.0.1:0", "--admin-listen", "", "--ready-file", str(ready)]
+        if tiered:
+            command += ["--objects", f"file://{directory}/objects", "--storage-objects-local-seconds", "0"]
+            command += ["--limits-cache-bytes", "0"]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(source)})
         try:
             while not ready.exists():

@@ -125,7 +125,7 @@ def test_the_time_of_a_request_begins_with_its_first_byte_and_ends_with_its_last
         timer = connection._timer
         http.writer.write(b"ET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await http.reply()).status == 200
-        assert timer.cancelled()
+        assert timer._work is None, "cancelled"
         assert connection._timer is None
 
     with_http(tmp_path, story)

@@ -324,7 +324,35 @@ def test_a_pause_of_the_collector_counts_for_the_longest_turn() -> None:
         watch.stop()
     gc.collect()
     assert lengths.longest_pause.seconds == lengths.longest.seconds == 0.5
+    assert 0 < lengths.dearest.seconds < 0.5, "the processor did not notice that the clock moved"
     assert watch._collecting not in gc.callbacks
+
+
+def test_new_objects_are_examined_before_they_are_many() -> None:
+    """The interpreter counts new objects less those that are gone: a cache that drops an old one for each new one never
+    makes it begin."""
+    loop = Loop()
+    watch = LoopWatch(loop, TurnLengths(), loop.time)  # type: ignore[arg-type]
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100_000)
+    try:
+        kept: list[list[int]] = [[] for _ in range(5_000)]
+        assert len(gc.get_objects(0)) >= len(kept)
+        loop.ring()
+        assert len(gc.get_objects(0)) + len(gc.get_objects(1)) < len(kept)
+    finally:
+        gc.set_threshold(*thresholds)
+        watch.stop()
+
+
+def test_the_processor_time_of_a_turn_is_known_beside_its_length() -> None:
+    lengths = TurnLengths()
+    lengths.add(0.3, 0.002)
+    lengths.add(0.1, 0.004)
+    assert (lengths.longest.seconds, lengths.dearest.seconds) == (0.3, 0.004)
+    lengths.window_over()
+    lengths.window_over()
+    assert (lengths.longest.seconds, lengths.dearest.seconds) == (0, 0)
 
 
 # -- what others say about them ----------------------------------------------------------------------------------------

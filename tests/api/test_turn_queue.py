@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
+from pydanube.api.listening.deadlines import Deadline
 from pydanube.api.listening.turns import Turns, Worker
 from pydanube.base.limits import ALONE_TURNS, BYTE_SECONDS, QUANTUM_SECONDS, REQUESTS_BEGUN_PER_TURN, TURN_SECONDS
 
@@ -288,3 +290,28 @@ def test_nobody_overtakes_a_request_that_may_begin() -> None:
         return began
 
     assert asyncio.run(main()) == list(range(200))
+
+
+def test_what_expires_at_once_is_done_in_many_turns() -> None:
+    async def story() -> None:
+        clock, seen = Clock(), list[int]()
+        turns = Turns(clock)
+
+        def expire(number: int) -> None:
+            seen.append(number)
+            clock.time += TURN_SECONDS / 4
+
+        deadlines = [Deadline(turns, 0.0, partial(expire, number)) for number in range(40)]
+        Deadline(turns, 3600.0, partial(expire, -1)).cancel()
+        while not seen:  # noqa: ASYNC110 - of this loop
+            await asyncio.sleep(0)
+        deadlines[39].cancel()
+        while len(seen) < 39:
+            before = len(seen)
+            await asyncio.sleep(0)
+            assert len(seen) - before <= 4, "as many as fit into a turn"
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert seen == list(range(39)), "in order, but not what was cancelled while it waited"
+
+    asyncio.run(story())

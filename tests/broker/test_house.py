@@ -167,3 +167,25 @@ def test_housekeeping_survives_metadata_that_has_no_answer_at_first(
             await until(lambda: expired(topic) == 1 and refused == 3)
 
     asyncio.run(main())
+
+
+def test_many_topics_are_looked_at_over_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(house, "TOPICS_LOOKED_AT_AT_ONCE", 2)
+    looked: list[int] = []
+    turn = 0
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        asyncio.get_running_loop().call_soon(next_turn)
+
+    async def main() -> None:
+        async with started(tmp_path) as door:
+            topics = [await made(door, f"/default/t{number}") for number in range(9)]
+            next_turn()
+            for topic in topics:
+                monkeypatch.setattr(topic, "end_unused", lambda: looked.append(turn), raising=False)
+            await until(lambda: len(looked) >= 2 * len(topics))
+        assert max(looked.count(each) for each in looked) <= 2
+
+    asyncio.run(main())

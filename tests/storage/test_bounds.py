@@ -13,13 +13,14 @@ from pydanube.adapters.system import SystemRandomness
 from pydanube.base.durability import Durability
 from pydanube.base.errors import NodeBusy, TooManyLedgers
 from pydanube.base.ids import LedgerId
-from pydanube.base.limits import KIB
+from pydanube.base.limits import BATCHES_READ_AT_ONCE, KIB
 from pydanube.journal import ledger_table as table
 from pydanube.ports.disk import DiskFile
 from pydanube.ports.storage import StorageNode
 from pydanube.sim.machine.disk import SimDisk, SimFile
 from pydanube.storage.node.memory import MemoryNode
 from pydanube.storage.node.settings import NodeSettings
+from pydanube.wire.batch import Batch
 from storage.node_world import MAKER, PLENTY, NodeWorld, append, batch_of, create, damaged_ledgers, entry_bytes
 
 
@@ -244,3 +245,53 @@ def test_a_ledger_that_was_set_aside_survives_its_journal_file(world: NodeWorld)
     world.run(scenario())
     world.cut()
     world.run(check())
+
+
+def test_many_small_batches_are_read_in_several_answers(world: NodeWorld) -> None:
+    """Each batch takes the loop some microseconds, however small it is."""
+    world.settings = NodeSettings(file_bytes=256 * KIB)
+    batches = [batch_of(1, offset) for offset in range(3 * BATCHES_READ_AT_ONCE)]
+
+    async def scenario() -> None:
+        node = await world.open()
+        await create(node, 1)
+        await append(node, 1, batches)
+        found: list[Batch] = []
+        while len(found) < len(batches):
+            answer = await node.read(LedgerId(1), len(found), PLENTY)
+            assert len(answer) <= BATCHES_READ_AT_ONCE
+            found += answer
+        assert found == batches
+
+    world.run(scenario())
+
+
+def test_a_group_of_many_appends_is_confirmed_in_several_turns(world: NodeWorld) -> None:
+    """Each confirmation causes others, up to what a client is sent."""
+    world.settings = NodeSettings(file_bytes=256 * KIB)
+
+    async def scenario() -> None:
+        node = await world.open()
+        await create(node, 1)
+        answers = [node.append(LedgerId(1), MAKER, batch_of(1, offset), -1) for offset in range(1000)]
+        await answers[0]
+        done = sum(answer.done() for answer in answers)
+        assert done < len(answers), "the others follow in later turns"
+        assert all(answer.done() for answer in answers[:done]), "in order"
+        await asyncio.gather(*answers)
+
+    world.run(scenario())
+
+
+def test_what_is_written_is_confirmed_before_the_node_closes(world: NodeWorld) -> None:
+    world.settings = NodeSettings(file_bytes=256 * KIB)
+
+    async def scenario() -> None:
+        node = await world.open()
+        await create(node, 1)
+        answers = [node.append(LedgerId(1), MAKER, batch_of(1, offset), -1) for offset in range(1000)]
+        await answers[0]
+        await node.close()
+        assert [answer.exception() for answer in answers] == [None] * len(answers)
+
+    world.run(scenario())

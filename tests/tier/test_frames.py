@@ -30,7 +30,7 @@ from pydanube.tier.frames import (
     to_plan,
     to_segment,
 )
-from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX, FRAMES_WAITING_BYTES
+from pydanube.tier.limits import ALONE_BYTES, CHUNK_BYTES, FRAME_BYTES_MAX, FRAMES_WAITING_BYTES
 from pydanube.tier.process import CallLimit
 from pydanube.tier.reading import SizedCache
 from pydanube.tier.worker import Server
@@ -62,6 +62,27 @@ def test_pieces_are_small_enough_for_one_turn() -> None:
     reader = BatchReader()
     found = [parts for pieces in sent if pieces for parts in reader.feed(b"".join(pieces))]
     assert len(found) == 101
+
+
+def test_a_large_content_is_a_frame_of_its_own_and_is_not_copied() -> None:
+    batches = [build([bytes(size)], publish_time=NOW).stamped(0, 1, NOW) for size in (ALONE_BYTES, 10, 3 * ALONE_BYTES)]
+
+    async def work(one: FrameStream, other: FrameStream) -> None:
+        packing, frames = Packing(), 0
+        for batch in batches:
+            for piece in batch_pieces(batch):
+                if pieces := packing.add(piece):
+                    one.send(FrameKind.DATA, 1, *pieces)
+                    frames += 1
+        one.send(FrameKind.DATA, 1, *packing.rest())
+        bodies = [(await other.receive()).body for _ in range(frames + 1)]
+        assert all(type(body) is bytes for body in bodies)
+        reader = BatchReader()
+        found = [parts for body in bodies for parts in reader.feed(body)]
+        assert [Batch.from_parts(*parts) for parts in found] == batches
+        assert [any(content is body for body in bodies) for _, content in found] == [True, False, True]
+
+    run_links(work)
 
 
 @pytest.mark.parametrize("length", [0, 95, BATCH_BYTES_MAX + 1, 0xFFFF_FFFF])

@@ -24,7 +24,7 @@ from pydanube.base.errors import (
     SegmentMissing,
     TierBusy,
 )
-from pydanube.base.limits import MIB
+from pydanube.base.limits import BATCHES_READ_AT_ONCE, MIB
 from pydanube.stream.segments import Segment, segment_key
 from pydanube.tier import process as process_module
 from pydanube.tier.limits import FRAME_BYTES_MAX, WINDOW_BYTES
@@ -129,7 +129,12 @@ def test_large_batches_and_many_small_ones_go_through(tmp_path: Path) -> None:
         assert [batch.payloads() for batches in found for batch in batches] == [[payload]] * 3
         small = simple(3000, first=10, per_batch=1)
         key, segment = await written(segments, small)
-        assert messages(await segments.read(key, segment, 10, 16 * MIB)) == messages(small)
+        offset, answers = 10, []
+        while offset <= small[-1].last_offset:
+            answers.append(await segments.read(key, segment, offset, 16 * MIB))
+            offset = answers[-1][-1].last_offset + 1
+        assert max(map(len, answers)) == BATCHES_READ_AT_ONCE, "the broker's loop takes each answer in one turn"
+        assert messages([batch for answer in answers for batch in answer]) == messages(small)
 
     run(tmp_path, work)
 

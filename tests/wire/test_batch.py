@@ -268,3 +268,17 @@ def test_a_batch_is_parsed_from_a_view_as_well() -> None:
     parsed = Batch.parse(memoryview(data)[6 : 6 + batch.size])
     assert parsed == batch
     assert type(parsed.content) is bytes
+
+
+def test_what_was_verified_elsewhere_is_not_verified_again() -> None:
+    batch = build([b"a", b"b"], publish_time=1, keys=[b"k", None]).stamped(5, 2, 3)
+    stamp, content = batch.parts()
+    assert Batch.verified(stamp, content) == batch
+    damaged = content[:-1] + bytes([content[-1] ^ 1])
+    found = Batch.verified(stamp, damaged)
+    assert found.base_offset == 5
+    with pytest.raises(BatchDamaged):  # whoever it goes to notices
+        Batch.parse(found.to_bytes())
+    for broken in (content[:-8], content + bytes(8), b"", b"x" * len(content)):
+        with pytest.raises((BatchDamaged, BatchInvalid)):
+            Batch.verified(stamp, broken)

@@ -47,6 +47,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 STOP_SECONDS = 8  # after the signal; supervisors kill after ten. What is not durable by then was never promised
 UNCLEAN = 1  # exit status
+FULL_COLLECTION_ROUNDS = 10_000_000  # of those for new objects, of which there are fifty in a second
 
 
 @dataclass
@@ -65,8 +66,8 @@ class Server:
         self._broker = Broker(chosen, self.clock)
         await self._broker.open()
         door, turns = self._broker.door, Turns()
-        self._lengths = turns.lengths
-        self._watch = LoopWatch(asyncio.get_running_loop(), turns.lengths, turns.now)
+        self._lengths, self._now = turns.lengths, turns.now
+        self._watch: LoopWatch | None = None
         self._native = NativeFace(
             door, turns, f"danube {__version__}", chosen.keepalive_seconds, lambda: self._advertised
         )
@@ -138,6 +139,10 @@ class Server:
         """Imports what the first connection would otherwise import while others wait."""
         self._grpc.services  # noqa: B018 - loads them
 
+    def watch(self) -> None:
+        """Begins to measure all that the loop does; before, loading and collecting hold it up for long."""
+        self._watch = LoopWatch(asyncio.get_running_loop(), self._lengths, self._now)
+
     def reload(self) -> None:
         """Reads the certificate again if it has changed; any other change needs a restart."""
         if self._certificate is not None:
@@ -158,12 +163,14 @@ class Server:
         page.add("danube_http_requests_waiting", self._http.waiting)
         page.add_histogram("danube_loop_turn_seconds", self._lengths.served)
         page.add("danube_loop_turn_seconds_max", self._lengths.longest.seconds)
+        page.add("danube_loop_turn_processor_seconds_max", self._lengths.dearest.seconds)
         page.add("danube_collector_pause_seconds_max", self._lengths.longest_pause.seconds)
         page.add("danube_build_info", 1, __version__)
 
     async def stop(self) -> None:
         """Accepts no new work, makes everything accepted durable, and closes everything."""
-        self._watch.stop()
+        if self._watch is not None:
+            self._watch.stop()
         await asyncio.gather(self._listener.stop(), self._admin.stop())
         await self._broker.close()
 
@@ -196,6 +203,7 @@ async def serve(loaded: Loaded) -> None:
     address = await server.start()
     server.load()
     collect_seldom()
+    server.watch()
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     if config.ready_file is not None:
         write_ready_file(config.ready_file, address, server.admin_address)
@@ -225,11 +233,13 @@ def collect_seldom() -> None:
     takes long.
 
     Full collections are therefore as rare as possible. New objects are examined in small portions, because the loop
-    stands still meanwhile: two thousand objects take a fraction of a millisecond.
+    stands still meanwhile: two thousand objects take a fraction of a millisecond. The interpreter counts new objects
+    less those that are gone, and so may begin with a hundred thousand of them, when a cache of small batches drops an
+    old one for each new one. `LoopWatch` has new objects examined before they are that many.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(2_000, 4, 6_000)
+    gc.set_threshold(2_000, 4, FULL_COLLECTION_ROUNDS)
 
 
 def raise_file_limit() -> int:

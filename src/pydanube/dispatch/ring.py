@@ -80,6 +80,11 @@ class Filters:
         return bool(reached & self._ends)
 
 
+def _points(consumer: ConsumerId) -> list[int]:
+    """Where the consumer is on the ring, in order."""
+    return sorted(ring_hash(b"%d-%d" % (consumer, point)) for point in range(POINTS))
+
+
 class Ring:
     """Consumers and their filters. The owners of keys are cached until a consumer joins or leaves."""
 
@@ -108,13 +113,20 @@ class Ring:
         self._filter_users[filters.globs] = self._filter_users.get(filters.globs, 0) + 1
         self._forget_owners()
         self._filters[consumer] = filters
-        for point in range(POINTS):
-            value = ring_hash(b"%d-%d" % (consumer, point))
-            at = bisect_left(self._hashes, value)
+        hashes: list[int] = []
+        consumers: list[ConsumerId] = []
+        begin = 0
+        for value in _points(consumer):  # one pass, because each insertion into long lists would move their ends
+            at = bisect_left(self._hashes, value, begin)
             while at < len(self._hashes) and self._hashes[at] == value and self._consumers[at] < consumer:
                 at += 1  # equal hashes are ordered by id, so that the order of joining does not matter
-            self._hashes.insert(at, value)
-            self._consumers.insert(at, consumer)
+            hashes += self._hashes[begin:at]
+            consumers += self._consumers[begin:at]
+            hashes.append(value)
+            consumers.append(consumer)
+            begin = at
+        self._hashes = hashes + self._hashes[begin:]
+        self._consumers = consumers + self._consumers[begin:]
 
     def leave(self, consumer: ConsumerId) -> None:
         self._forget_owners()
@@ -124,9 +136,19 @@ class Ring:
             if not self._filter_users[gone.globs]:
                 del self._filter_users[gone.globs]
                 self._filter_bytes -= sum(map(len, gone.globs))
-            kept = [at for at, other in enumerate(self._consumers) if other != consumer]
-            self._hashes = [self._hashes[at] for at in kept]
-            self._consumers = [self._consumers[at] for at in kept]
+            self._remove(consumer)
+
+    def _remove(self, consumer: ConsumerId) -> None:
+        hashes: list[int] = []
+        consumers: list[ConsumerId] = []
+        begin = 0
+        for value in _points(consumer):
+            at = self._consumers.index(consumer, bisect_left(self._hashes, value, begin))
+            hashes += self._hashes[begin:at]
+            consumers += self._consumers[begin:at]
+            begin = at + 1
+        self._hashes = hashes + self._hashes[begin:]
+        self._consumers = consumers + self._consumers[begin:]
 
     def owner(self, key: bytes) -> ConsumerId | None:
         """The consumer that owns the key, or None if no consumer accepts it."""

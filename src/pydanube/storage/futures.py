@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import Future
+from asyncio import AbstractEventLoop, Future
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.limits import CONFIRMED_AT_ONCE
 
 Result = TypeVar("Result")
 
@@ -18,6 +20,34 @@ async def cancel_all(tasks: Iterable[Future[Any] | None]) -> None:
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+
+
+class Confirmations:
+    """Completes futures in order, a limited number in each turn of the loop: each of them causes others, up to what a
+    client is sent."""
+
+    __slots__ = ("_loop", "_waiting")
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Future[None]] = deque()
+
+    def add(self, done: Iterable[Future[None]]) -> None:
+        idle = not self._waiting
+        self._waiting.extend(done)
+        if idle:
+            self._turn()
+
+    def _turn(self) -> None:
+        for _ in range(min(len(self._waiting), CONFIRMED_AT_ONCE)):
+            settle(self._waiting.popleft(), None)
+        if self._waiting:
+            self._loop.call_soon(self._turn)
+
+    def finish(self) -> None:
+        """Completes all that wait, before something later is refused."""
+        while self._waiting:
+            settle(self._waiting.popleft(), None)
 
 
 def settle(answer: Future[None], error: BaseException | None) -> None:

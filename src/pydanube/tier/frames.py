@@ -11,8 +11,9 @@ import json
 from asyncio import BaseTransport, Event, Transport
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import fields
 from enum import IntEnum
+from io import BytesIO
 from socket import socket
 from struct import Struct
 from typing import Any, NamedTuple, cast
@@ -22,13 +23,18 @@ from pydanube.base.ids import Epoch
 from pydanube.base.limits import BATCH_BYTES_MAX
 from pydanube.stream.delta_table import Folded, TableFile, TableListing
 from pydanube.stream.segments import Segment, SegmentPlan
-from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX, FRAMES_WAITING_BYTES, TABLE_FILES_A_PIECE
+from pydanube.tier.limits import (
+    ALONE_BYTES,
+    CHUNK_BYTES,
+    FRAME_BYTES_MAX,
+    FRAMES_WAITING_BYTES,
+    TABLE_FILES_A_PIECE,
+)
 from pydanube.wire.batch import PREFIX_BYTES, STAMP_BYTES, Batch
 
 _HEAD = Struct("<IBQ")
 _LENGTH = Struct("<I")
-
-Buffer = bytes | bytearray
+_SEGMENT_FIELDS = tuple(field.name for field in fields(Segment))
 
 
 class FrameKind(IntEnum):
@@ -50,7 +56,7 @@ _KINDS = frozenset(FrameKind)
 class Frame(NamedTuple):
     kind: FrameKind
     call: int
-    body: Buffer
+    body: bytes
 
 
 class StreamBroken(Exception):
@@ -58,7 +64,8 @@ class StreamBroken(Exception):
 
 
 class FrameStream(asyncio.BufferedProtocol):
-    """One end of the socket between a broker and such a process. A body is received where it stays: it is not copied.
+    """One end of the socket between a broker and such a process. A body is received where it stays: `BytesIO` hands out
+    the bytes that it holds, without a copy.
 
     While frames wait to be taken, little more is read. One task at a time may wait for the next frame.
     """
@@ -66,7 +73,8 @@ class FrameStream(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self._transport: Transport
         self._head = bytearray(_HEAD.size)
-        self._part: bytearray = self._head  # what is being received: a head, or the body that follows it
+        self._body: BytesIO | None = None  # what follows the head
+        self._part = memoryview(self._head)  # what is being received: one of the two
         self._have = 0  # bytes of that part
         self._frames: deque[Frame] = deque()
         self._untaken_bytes = 0
@@ -86,26 +94,25 @@ class FrameStream(asyncio.BufferedProtocol):
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(self._part)[self._have :]
+        return self._part[self._have :]
 
     def buffer_updated(self, count: int) -> None:
         self._have += count
         if self._have < len(self._part):
             return
-        part, self._have = self._part, 0
-        if part is self._head:
-            length = _HEAD.unpack(part)[0]
+        self._have = 0
+        body, self._body = self._body, None
+        if body is None and (length := _HEAD.unpack(self._head)[0]):
             if length > FRAME_BYTES_MAX:
                 self._end(f"a frame of {length} bytes")
                 return
-            if length:
-                self._part = bytearray(length)
-                return
-            part = bytearray()
-        self._part = self._head
-        self._add(part)
+            self._body = BytesIO(bytes(length))
+            self._part = self._body.getbuffer()
+            return
+        self._part = memoryview(self._head)
+        self._add(b"" if body is None else body.getvalue())
 
-    def _add(self, body: bytearray) -> None:
+    def _add(self, body: bytes) -> None:
         _, kind, call = _HEAD.unpack(self._head)
         if kind not in _KINDS:
             self._end(f"a frame of kind {kind}")
@@ -136,7 +143,7 @@ class FrameStream(asyncio.BufferedProtocol):
 
     # -- sending and receiving -----------------------------------------------------------------------------------------
 
-    def send(self, kind: FrameKind, call: int, *parts: Buffer) -> None:
+    def send(self, kind: FrameKind, call: int, *parts: bytes) -> None:
         """Sends a frame without waiting. After a piece of data, wait for `drain`."""
         length = sum(map(len, parts))
         if length > FRAME_BYTES_MAX:
@@ -179,9 +186,10 @@ class FrameStream(asyncio.BufferedProtocol):
 
 
 def batch_pieces(batch: Batch) -> Iterator[bytes]:
-    """The length of a batch and the batch, in pieces that one turn of the loop can send."""
+    """The length of a batch and the batch, in pieces that one turn of the loop can send. A large content is a piece of
+    its own, so that its receiver need not cut it out."""
     stamp, content = batch.parts()
-    if len(content) <= CHUNK_BYTES:
+    if len(content) < ALONE_BYTES:
         yield b"".join((_LENGTH.pack(batch.size), stamp, content))
         return
     yield _LENGTH.pack(batch.size) + stamp
@@ -190,22 +198,22 @@ def batch_pieces(batch: Batch) -> Iterator[bytes]:
 
 
 class Packing:
-    """Collects pieces, so that small ones share a frame."""
+    """Collects pieces, so that small ones share a frame. A large one has a frame of its own."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._size = 0
+        self._room = CHUNK_BYTES
 
     def add(self, piece: bytes) -> list[bytes]:
         """Adds a piece; returns what must be sent first, if anything."""
-        full = self._size + len(piece) > CHUNK_BYTES
-        before = self.rest() if full else []
+        alone = len(piece) >= ALONE_BYTES
+        before = self.rest() if alone or len(piece) > self._room else []
         self._pieces.append(piece)
-        self._size += len(piece)
+        self._room = 0 if alone else self._room - len(piece)
         return before
 
     def rest(self) -> list[bytes]:
-        pieces, self._pieces, self._size = self._pieces, [], 0
+        pieces, self._pieces, self._room = self._pieces, [], CHUNK_BYTES
         return pieces
 
 
@@ -213,12 +221,16 @@ class BatchReader:
     """Assembles batches from pieces that may be cut anywhere."""
 
     def __init__(self) -> None:
-        self._pieces: list[Buffer] = []
+        self._pieces: list[bytes] = []
         self._have = 0
         self._want = 0  # length of the current batch; 0 until it is known
 
-    def feed(self, piece: Buffer) -> list[tuple[bytes, bytes]]:
-        """Stamps and contents of the batches that are complete now."""
+    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
+        """Stamps and contents of the batches that are complete now. A piece that is all of a content is not copied."""
+        if self._have == STAMP_BYTES and self._want == STAMP_BYTES + len(piece):
+            stamp = b"".join(self._pieces)
+            self._pieces, self._have, self._want = [], 0, 0
+            return [(stamp, piece)]
         self._pieces.append(piece)
         self._have += len(piece)
         if self._have < (self._want or _LENGTH.size):
@@ -249,7 +261,7 @@ class BatchReader:
 
 
 def from_segment(segment: Segment) -> dict[str, Any]:
-    return asdict(segment)
+    return {name: getattr(segment, name) for name in _SEGMENT_FIELDS}
 
 
 def to_segment(value: dict[str, Any]) -> Segment:

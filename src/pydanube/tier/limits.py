@@ -22,6 +22,7 @@ READ_BYTES_MAX = 32 * MIB  # of one answer; a single batch may exceed it
 
 # -- between processes -----------------------------------------------------------------------------------------------
 CHUNK_BYTES = 1 * MIB  # sent in one turn of the loop, about half a millisecond
+ALONE_BYTES = 64 * KIB  # of a content, from which on a frame of its own is cheaper than a copy
 FRAME_BYTES_MAX = 4 * MIB  # a piece, or a call that describes thousands of segments
 FRAMES_WAITING_BYTES = 2 * MIB  # received but not taken: beyond it, nothing more is read from the other process
 WINDOW_BYTES = 8 * MIB  # of batches in transit to a process, for each write

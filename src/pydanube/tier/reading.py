@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydanube.base.errors import DanubeError, ObjectMissing, SegmentDamaged, SegmentMissing
+from pydanube.base.limits import BATCHES_READ_AT_ONCE
 from pydanube.ports.objects import Objects
 from pydanube.stream.segments import Segment
 from pydanube.tier.cutting import CutRows
@@ -171,7 +172,7 @@ def _take(cut: CutRows, offset: int, bytes_max: int) -> list[Batch]:
             if batch.base_offset < offset:
                 batch = batch.slice(offset - batch.base_offset, batch.last_offset - offset + 1)
             size += batch.size
-            if found and size > bytes_max:
+            if found and (size > bytes_max or len(found) == BATCHES_READ_AT_ONCE):
                 break
             found.append(batch)
     except DanubeError as error:

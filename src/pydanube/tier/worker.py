@@ -27,7 +27,6 @@ from pydanube.ports.objects import Objects
 from pydanube.stream.delta_table import Folded, TableListing
 from pydanube.tier.frames import (
     BatchReader,
-    Buffer,
     Frame,
     FrameKind,
     FrameStream,
@@ -76,11 +75,11 @@ class Incoming:
     def __init__(self, credit: Callable[[int], None]) -> None:
         self._credit = credit
         self._reader = BatchReader()
-        self._queue: Queue[Batch | Buffer | None] = Queue()  # bounded by credit
+        self._queue: Queue[Batch | bytes | None] = Queue()  # bounded by credit
         self._waiting = 0  # bytes in the queue
         self._owed = 0  # bytes that arrived and were not credited yet
 
-    def came(self, piece: Buffer, *, batches: bool) -> None:
+    def came(self, piece: bytes, *, batches: bool) -> None:
         self._owed += len(piece)
         if batches:
             for stamp, content in self._reader.feed(piece):
@@ -103,7 +102,7 @@ class Incoming:
     async def data(self) -> bytes:
         found = bytearray()
         while (piece := await self._queue.get()) is not None:
-            assert isinstance(piece, Buffer)
+            assert isinstance(piece, bytes)
             self._taken(len(piece))
             found += piece
             if len(found) > SMALL_OBJECT_BYTES_MAX:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydanube.base.errors import DanubeError, ObjectsFailed
-from pydanube.tier.frames import BatchReader, Buffer, Frame, FrameKind, FrameStream, StreamBroken, to_error
+from pydanube.tier.frames import BatchReader, Frame, FrameKind, FrameStream, StreamBroken, to_error
 from pydanube.tier.limits import CLOSE_SECONDS, START_SECONDS, WINDOW_BYTES
 from pydanube.wire.batch import Batch
 
@@ -53,11 +53,11 @@ class Call:
         self._flying -= size
         self._news.set()
 
-    def came(self, piece: Buffer) -> None:
+    def came(self, piece: bytes) -> None:
         if self._reader is None:
             self.data += piece
         else:
-            self.batches += [Batch.from_parts(*parts) for parts in self._reader.feed(piece)]
+            self.batches += [Batch.verified(*parts) for parts in self._reader.feed(piece)]
 
     def finish(self, value: object) -> None:
         if not self.result.done():
@@ -80,6 +80,7 @@ class WorkerProcess:
         self._calls: dict[int, Call] = {}
         self._numbers = 0
         self._over = Event()
+        self._memory: int | None = None  # a descriptor of what the system says about its memory
         self.leaving = False  # it has grown too large, and gets no more work
         self.retired = 0  # bytes of memory that it used when it was retired, if it was
 
@@ -91,9 +92,10 @@ class WorkerProcess:
     def resident_bytes(self) -> int:
         """Bytes of memory that it uses; 0 if that is unknown, or it has ended."""
         try:
-            with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
-                return int(file.read().split()[1]) * resource.getpagesize()
-        except (OSError, ValueError, IndexError):
+            if self._memory is None and not self._over.is_set():
+                self._memory = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(self._memory or -1, 100, 0).split()[1]) * resource.getpagesize()
+        except (OSError, IndexError):
             return 0
 
     def retire(self) -> None:
@@ -201,6 +203,9 @@ class WorkerProcess:
         """Lets the process exit; kills it if it does not, for example because a call to object storage hangs."""
         self._over.set()
         self.link.close()
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None
         wait: Task[int] = asyncio.create_task(asyncio.to_thread(self._process.wait))
         done, _ = await asyncio.wait([wait], timeout=CLOSE_SECONDS)
         if not done:

@@ -5,7 +5,7 @@ A call knows its stream and its connection, but not what it is about.
 
 from __future__ import annotations
 
-from asyncio import Task, TimerHandle
+from asyncio import Task
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,7 @@ from pydanube.wire.http2.grpc import HEAD, OK, framed, trailers
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
+    from pydanube.api.listening.deadlines import Deadline
     from pydanube.broker.door.session import Session
 
 
@@ -36,7 +37,7 @@ class Call:
         self.connection = connection
         self.stream = stream
         self.session: Session  # of its caller, before it is run
-        self.timer: TimerHandle | None = None  # of its deadline
+        self.timer: Deadline | None = None  # of its deadline
         self.task: Task[None] | None = None
         self.ended: Callable[[bool], None] | None = None  # called when the client is gone; true if the client ended it
         self.begun = False  # whether its first headers were sent

@@ -20,6 +20,7 @@ from pydanube.api.grpc.face import GrpcFace
 from pydanube.api.grpc.field_count import has_too_many_fields
 from pydanube.api.grpc.messages import DecodeError
 from pydanube.api.listening.buffers import coalesced
+from pydanube.api.listening.deadlines import Deadline
 from pydanube.api.listening.face import Summary
 from pydanube.api.listening.failures import error_of
 from pydanube.api.listening.peer import peer_of
@@ -403,12 +404,18 @@ class GrpcConnection(Worker):
 
     def _set_timer(self, incoming: _Incoming, *, running: bool) -> None:
         if running and incoming.timer is None:
-            incoming.timer = self._loop.call_later(GRPC_BODY_SECONDS, self._too_slow, incoming)
+            incoming.timer = self._loop.call_later(GRPC_BODY_SECONDS, self._body_due, incoming)
         elif not running and incoming.timer is not None:
             incoming.timer.cancel()
             incoming.timer = None
 
-    def _too_slow(self, incoming: _Incoming) -> None:
+    def _body_due(self, incoming: _Incoming) -> None:
+        """Like a `Deadline`, which most calls would create for nothing."""
+        self.turns.later(partial(self._too_slow, incoming))
+
+    def _too_slow(self, incoming: _Incoming, _: float) -> None:
+        if incoming.timer is None:
+            return  # the rest came while this waited for its turn
         self._drop_body(incoming.call.stream)
         incoming.call.fail(HttpTooSlow(f"the body did not arrive completely within {GRPC_BODY_SECONDS:.0f} s"))
 
@@ -456,7 +463,7 @@ class GrpcConnection(Worker):
         timeout = timeout_of(head)
         if timeout is not None:
             self._keep(call)
-            call.timer = self._loop.call_later(timeout / SECOND, self._too_late, call)
+            call.timer = Deadline(self.turns, timeout / SECOND, partial(self._too_late, call))
 
     def _too_late(self, call: Call) -> None:
         self._give_up(call.stream, left=True)

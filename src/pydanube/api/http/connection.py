@@ -7,13 +7,14 @@ it; a request must arrive in time; and the bodies of all connections share one b
 from __future__ import annotations
 
 import asyncio
-from asyncio import Task, TimerHandle, Transport
+from asyncio import Task, Transport
 from contextlib import suppress
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 from pydanube.api.http.answer import Answer
 from pydanube.api.http.errors import problem
+from pydanube.api.listening.deadlines import Deadline
 from pydanube.api.listening.face import Summary
 from pydanube.api.listening.peer import peer_of
 from pydanube.api.listening.turns import Worker
@@ -50,7 +51,7 @@ class HttpConnection(Worker):
         self._served_bytes = 0  # and being served
         self._writable = True
         self._serving: Task[None] | None = None
-        self._timer: TimerHandle | None = None  # runs while a request is being received, and at the end
+        self._timer: Deadline | None = None  # runs while a request is being received, and at the end
         self._ended = False  # it was refused: what still arrives is ignored
 
     @property
@@ -174,7 +175,7 @@ class HttpConnection(Worker):
                 self._transport.write_eof()
         self._face.held -= self._held
         self._held, self._reader = 0, RequestReader()
-        self._timer = self._loop.call_later(HTTP_LINGER_SECONDS, self._transport.close)
+        self._timer = Deadline(self.turns, HTTP_LINGER_SECONDS, self._transport.close)
 
     # -- bounds --------------------------------------------------------------------------------------------------------
 
@@ -196,7 +197,7 @@ class HttpConnection(Worker):
 
     def _set_timer(self, running: bool) -> None:
         if running and self._timer is None:
-            self._timer = self._loop.call_later(HTTP_REQUEST_SECONDS, self.too_slow)
+            self._timer = Deadline(self.turns, HTTP_REQUEST_SECONDS, self.too_slow)
         elif not running and self._timer is not None:
             self._timer.cancel()
             self._timer = None

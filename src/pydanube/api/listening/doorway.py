@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import Task, TimerHandle, Transport
+from asyncio import Task, Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from pydanube.api.listening.deadlines import Deadline
 from pydanube.api.listening.face import Face, FaceConnection, Sniffed, Summary
 from pydanube.api.listening.peer import peer_of
 from pydanube.api.listening.tls import TLS_FIRST, secure
@@ -61,7 +62,7 @@ class Doorway(asyncio.Protocol):
         self._receive: Callable[[bytes], None] = self._speak if listener.certificate is None else self._sniff_tls
         self._face: Face | None = None
         self._connection: FaceConnection | None = None
-        self._timer: TimerHandle | None = None
+        self._timer: Deadline | None = None
         self._securing: Task[None] | None = None
         self._heard = False  # whether there was a sign of life since the last check
         self._silent = 0  # checks since the last sign of life
@@ -81,7 +82,7 @@ class Doorway(asyncio.Protocol):
             self._linger()
             return
         self._transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX)
-        self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._too_slow)
+        self._timer = Deadline(self._listener.turns, HELLO_SECONDS, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
         self._receive(data)
@@ -168,7 +169,7 @@ class Doorway(asyncio.Protocol):
             self._speak = self._turn_away
             if self._listener.certificate is None:
                 self._receive = self._speak
-            self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
+            self._timer = Deadline(self._listener.turns, LINGER_SECONDS, self.abort)
         else:
             self._transport.abort()
 

@@ -13,7 +13,7 @@ from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Callable
 
-from pydanube.adapters.system import SystemClock
+from pydanube.adapters.system import SystemClock, thread_seconds
 from pydanube.api.listening.loop_watch import TurnLengths
 from pydanube.base.limits import (
     ALONE_TURNS,
@@ -49,6 +49,7 @@ class Turns:
         self._alone_from = 0  # the turn from which on it counts as alone
         self.number = 0  # of this turn; counts only while there is something to do
         self._looked = 0.0  # when the last turn began, as far as it was seen
+        self._used = 0.0  # the processor time of the loop's thread at that time
         self._scheduled = False
         self.left = FRESH_SECONDS  # of this turn of the loop, for all connections that are not behind
         self.lengths = TurnLengths()
@@ -96,13 +97,15 @@ class Turns:
     def _schedule(self, since: float | None = None) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._looked = self.now() if since is None else since
+            now = self.now()
+            self._looked = now if since is None else since
+            self._used = thread_seconds() - (now - self._looked)
             self._loop().call_soon(self._serve)
 
     def _serve(self) -> None:
         now = self.now()
         took = now - self._looked
-        self.lengths.add(took)
+        self.lengths.add(took, thread_seconds() - self._used)
         self.number += 1
         again = self.left < _MEASURED_LEFT or not self.idle  # what was begun is done in this turn: measure that, too
         self._scheduled = False

@@ -127,6 +127,9 @@ FAMILIES: dict[str, Family] = {
     "danube_loop_turn_seconds_max": Family(
         "gauge", "Longest iteration of the event loop in the last 30 to 60 seconds."
     ),
+    "danube_loop_turn_processor_seconds_max": Family(
+        "gauge", "Most processor time of an iteration busy with clients, in the last 30 to 60 seconds."
+    ),
     "danube_collector_pause_seconds_max": Family(
         "gauge", "Longest pause of the garbage collector in the last 30 to 60 seconds."
     ),

@@ -15,7 +15,13 @@ from functools import partial
 from itertools import count
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import HOUSEKEEPING_SLOW_TURNS_MAX, HOUSEKEEPING_TURN_SECONDS, HOUSEKEEPING_TURNS, KIB
+from pydanube.base.limits import (
+    HOUSEKEEPING_SLOW_TURNS_MAX,
+    HOUSEKEEPING_TURN_SECONDS,
+    HOUSEKEEPING_TURNS,
+    KIB,
+    TOPICS_LOOKED_AT_AT_ONCE,
+)
 from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.intake import Intake
 from pydanube.broker.serving.leftovers import Leftovers
@@ -81,7 +87,7 @@ class Housekeeping:
         self._moved.clear()
         self._clock.trusted()  # notices a jump of the clock soon, even if no topic asks for the time
         self._intake.turn()
-        self._line_up(moved, rounds)
+        await self._line_up(moved, rounds)
 
     async def _sweep(self) -> None:
         """Starts to remove what deleted topics have left, also before this start of the broker, without waiting."""
@@ -93,11 +99,16 @@ class Housekeeping:
                 log.warning("cleaning up after deleted topics failed; retrying: %s", error)
         self._leftovers.begin()
 
-    def _line_up(self, moved: bool, rounds: int) -> None:
-        """Queues the topics that are due, unless they are already queued or have a turn."""
+    async def _line_up(self, moved: bool, rounds: int) -> None:
+        """Queues the topics that are due, unless they are already queued or have a turn. Looks at a few hundred in one
+        turn of the loop."""
         self._slow = {each: None for each in self._slow if each.ended is None or each in self._under_way}
         everybody = moved or self._room.short
         for number, opened in enumerate(self._topics.opened()):
+            if number % TOPICS_LOOKED_AT_AT_ONCE == TOPICS_LOOKED_AT_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if opened.ended is not None:
+                continue  # meanwhile
             opened.topic.end_unused()
             if not opened.topic.reliable:
                 continue

@@ -63,7 +63,7 @@ class Group:
         for at in range(0, len(done), ACK_RANGES_MAX):
             self.records.append(Acked(subscription, generation, tuple(done[at : at + ACK_RANGES_MAX]), cause))
 
-    def settle(self, error: DanubeError | None) -> None:
+    def fail(self, error: DanubeError) -> None:
         for waiter in self.waiters:
             settle(waiter, error)
 

@@ -30,7 +30,7 @@ from pydanube.base.limits import (
 )
 from pydanube.base.retry import Backoff
 from pydanube.broker.state.group import Group, Snapshot, first_part
-from pydanube.storage.futures import cancel_all, danube_error
+from pydanube.storage.futures import Confirmations, cancel_all, danube_error
 from pydanube.storage.stream.stream import Stream
 from pydanube.topic.records import Record, decode, encode
 from pydanube.topic.state import TopicState
@@ -58,6 +58,7 @@ class StateLog:
         self._data_end = data_end
         self._loop = asyncio.get_running_loop()
         self._filling = Group()
+        self._confirmations = Confirmations(self._loop)
         self._queued = 0  # records since the last flush
         self._writing = 0  # groups that are being written
         self._newest = self._filling  # the last group that was handed to the stream
@@ -179,7 +180,7 @@ class StateLog:
             self._filling, self._queued = group, len(group.records)
             self._schedule(RETRY.first)
         except DanubeError as error:
-            group.settle(TopicRecovering(str(error)))
+            group.fail(TopicRecovering(str(error)))
             self._break(error)
 
     def _floors(self, subscriptions: Container[int]) -> dict[int, tuple[int, int]]:
@@ -214,11 +215,11 @@ class StateLog:
         self._writing -= 1
         error = None if done.cancelled() else done.exception()
         if error is not None:
-            group.settle(TopicRecovering(str(error)))
+            group.fail(TopicRecovering(str(error)))
             self._break(danube_error(error))
             return
         self._durable(group)
-        group.settle(None)
+        self._confirmations.add(group.waiters)
 
     def _durable(self, written: Group | Snapshot) -> None:
         for subscription, (generation, floor) in written.floors.items():
@@ -311,7 +312,7 @@ class StateLog:
             self._report(error)
         self._broken = error if isinstance(error, DanubeError) else TopicRecovering(repr(error))
         group, self._filling, self._queued = self._filling, Group(), 0
-        group.settle(TopicRecovering(str(error)))
+        group.fail(TopicRecovering(str(error)))
         if self._compacting is not None:  # a snapshot without its end is ignored
             self._compacting.cancel()
             self._compacting = None

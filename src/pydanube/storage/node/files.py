@@ -19,7 +19,7 @@ from pydanube.base.errors import (
     NodeDirectoryInvalid,
 )
 from pydanube.base.ids import LedgerId, NodeIdentity
-from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_MAX, KIB, READ_AHEAD_BYTES
+from pydanube.base.limits import BATCHES_READ_AT_ONCE, BLOCK_BYTES, GROUP_BYTES_MAX, KIB, READ_AHEAD_BYTES
 from pydanube.journal.group import (
     FILE_START_BYTES,
     GROUP_HEADER_BYTES,
@@ -256,7 +256,7 @@ async def read_entries(
             for entry in sorted(mine, key=lambda entry: entry.a):
                 if entry.a + entry.messages <= wanted:
                     continue
-                if entry.a > wanted or (batches and entry.length > room):
+                if entry.a > wanted or (batches and (entry.length > room or len(batches) == BATCHES_READ_AT_ONCE)):
                     return batches
                 if entry.position + entry.length > start + len(chunk):
                     start = entry.position

@@ -15,12 +15,18 @@ from dataclasses import dataclass, field
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import DanubeError, DiskFull, NodeClosed
 from pydanube.base.ids import NO_OFFSET, LedgerId
-from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX, GROUPS_WAITING_MAX
+from pydanube.base.limits import (
+    BLOCK_BYTES,
+    GROUP_BYTES_TARGET,
+    GROUP_ENTRIES_MAX,
+    GROUP_ENTRIES_TARGET,
+    GROUPS_WAITING_MAX,
+)
 from pydanube.journal.group import NOBODY, GroupKind, Names, encode_group, group_length, pack_entry
 from pydanube.journal.index import FileIndex
 from pydanube.journal.ledger_table import Control, Ledger
 from pydanube.ports.disk import DiskFile
-from pydanube.storage.futures import danube_error, refused
+from pydanube.storage.futures import Confirmations, danube_error, refused
 from pydanube.storage.node.files import StoredFile
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import Batch
@@ -153,6 +159,7 @@ class Journal:
         self._filling = Pending()
         self._queue: deque[Pending] = deque()
         self._writing: Pending | None = None
+        self._confirmations = Confirmations(self._loop)  # of groups that are written
         self._queued_bytes = 0
         self._scheduled = False
         self._mark_timer: asyncio.TimerHandle | None = None
@@ -170,7 +177,7 @@ class Journal:
         if self.failure is not None:
             return refused(self.failure)
         group = self._filling
-        if group.body_bytes >= GROUP_BYTES_TARGET or len(group.appends) + len(group.controls) >= GROUP_ENTRIES_MAX:
+        if group.body_bytes >= GROUP_BYTES_TARGET or len(group.appends) + len(group.controls) >= GROUP_ENTRIES_TARGET:
             group = self._next_group()
         group.appends.append((ledger, batch, confirmed))
         group.body_bytes += batch.size
@@ -293,6 +300,7 @@ class Journal:
 
         Control records still have room. If they were refused too, memory would hold changes that no file has.
         """
+        self._confirmations.finish()
         for group in (self._writing, *self._queue, self._filling):
             if group is not None:
                 group.refuse_appends(error)
@@ -387,10 +395,8 @@ class Journal:
         self._writing = None
         self._queued_bytes -= group.body_bytes
         self._last_activity = self._loop.time()
-        for waiters in (group.waiters, group.control_waiters):
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        self._confirmations.add(group.waiters)
+        self._confirmations.add(group.control_waiters)
         if self._queue or self._filling.waited_for:
             self._flush()
         else:
@@ -439,6 +445,7 @@ class Journal:
         self._writing, self._filling = None, Pending()
         self._queue.clear()
         self._queued_bytes = 0
+        self._confirmations.finish()
         for group in groups:
             _refuse(group.waiters, error)
             _refuse(group.control_waiters, error)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from pydanube.base.errors import DanubeError, DiskFull, LedgerDamaged, NodeClosed
-from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX
+from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_TARGET
 from pydanube.base.retry import Backoff
 from pydanube.journal.group import (
     GROUP_HEADER_BYTES,
@@ -264,7 +264,7 @@ class Keeper:
         return Copy(slot, disk, ActiveFile(file, handle, index, BLOCK_BYTES, 0, 0, 0, BLOCK_BYTES))
 
     async def _add(self, copy: Copy, source: Readable, entry: Entry) -> None:
-        if copy.size + entry.length > GROUP_BYTES_TARGET or len(copy.entries) >= GROUP_ENTRIES_MAX:
+        if copy.size + entry.length > GROUP_BYTES_TARGET or len(copy.entries) >= GROUP_ENTRIES_TARGET:
             await self._write(copy, source)
         copy.entries.append(entry)
         copy.size += entry.length
