@@ -1,4 +1,4 @@
-"""How many payloads of 200 bytes one core validates in batches, and what a registration costs. Run by `make bench-schema`.
+"""How many payloads of 200 bytes one core validates, and what a registration compares. Run by `make bench-schema`.
 
 Figures are of processor time, the best of several runs: validation does nothing but compute.
 """

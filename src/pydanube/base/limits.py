@@ -388,11 +388,10 @@ SCHEMA_STEPS_MAX = 20_000  # pairs of types in one comparison; about a tenth of 
 SCHEMA_EXPANDED_MAX = 2_000  # subschemas that a JSON Schema applies to one value; they are checked for each payload
 SCHEMA_BREAKS_MAX = 100  # places named in one answer, so that it fits a control frame; the last one counts the others
 SCHEMA_REGEX_BYTES_MAX = 256 * KIB  # of memory for one compiled regular expression
-SCHEMA_VERSIONS_MAX = 1_000  # of one subject; transitive modes compare a new one with all of them
+SCHEMA_VERSIONS_MAX = 500  # of one subject; a registration reads all of them, in a few milliseconds
 SCHEMA_SUBJECTS_MAX = 20_000  # each has at least two records in the metadata
 SCHEMA_TEXT_BYTES_MAX = 1 * KIB  # of a description, and of a name of who registered it
 SCHEMA_TAGS_MAX = 16  # of one version
-SCHEMA_PARSED_MAX = 1_000  # definitions kept ready to validate or compare; a compiled JSON Schema has about 20 KiB
 SCHEMA_JUDGED_MAX = 100  # times that one registration is judged again, because others of its subject were faster
 
 # -- pipelines ---------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ class SchemaInvalid(DanubeError):
     http_status = 422
     grpc_status = GrpcStatus.INTERNAL  # what public clients expect of a registration
     exit_code = ExitCode.USAGE
+    kafka_code = 42201
     help = "Correct the definition at the place that the message names."
 
 
@@ -21,6 +22,7 @@ class SchemaTooComplex(DanubeError):
     blame = "caller"
     http_status = 422
     grpc_status = GrpcStatus.INTERNAL
+    kafka_code = 42201
     help = "Simplify the definition, or divide it into several subjects that refer to each other."
 
 
@@ -40,6 +42,7 @@ class SubjectNotFound(DanubeError):
     http_status = 404
     grpc_status = GrpcStatus.NOT_FOUND
     exit_code = ExitCode.NOT_FOUND
+    kafka_code = 40401
     help = "Register a schema under this subject first, or correct its name."
 
 
@@ -50,6 +53,7 @@ class SchemaNotFound(DanubeError):
     http_status = 404
     grpc_status = GrpcStatus.NOT_FOUND
     exit_code = ExitCode.NOT_FOUND
+    kafka_code = 40403
     help = "List the versions of the subject, and use one of them."
 
 
@@ -57,7 +61,8 @@ class SchemaInUse(DanubeError):
     """Other schemas refer to this version, so it cannot be deleted."""
 
     blame = "caller"
-    http_status = 409
+    http_status = 422
+    kafka_code = 42206
     help = "Delete the versions that refer to it first."
 
 
@@ -65,8 +70,10 @@ class SchemaModeInvalid(DanubeError):
     """The text does not name a compatibility mode."""
 
     blame = "caller"
+    http_status = 422
     grpc_status = GrpcStatus.INVALID_ARGUMENT
     exit_code = ExitCode.USAGE
+    kafka_code = 42203
     help = "Use none, backward, forward, full, or one of the last three followed by _transitive."
 
 
