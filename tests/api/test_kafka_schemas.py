@@ -53,6 +53,7 @@ def test_schemas_are_registered_and_found(client: SchemaRegistryClient) -> None:
     assert (found.version, found.schema_id) == (1, first)
     assert "found-value" in client.get_subjects()
     assert client.get_subjects(subject_prefix="found") == ["found-value"]
+    assert client.get_versions("found-value", offset=1, limit=1) == [2]
     assert client.get_subjects_by_schema_id(first) == ["found-value"]
     [place] = client.get_schema_versions(first)
     assert (place.subject, place.version) == ("found-value", 1)

@@ -37,8 +37,8 @@ _NAMES = {SchemaType.AVRO: "AVRO", SchemaType.JSON_SCHEMA: "JSON", SchemaType.PR
 _LATEST = ("latest", "-1")
 _NO_VERSION = 40402  # where a path names a version; elsewhere a definition is not found
 _HINTS = (
-    "normalize", "verbose", "deleted", "deletedOnly", "permanent", "format", "reference_format", "fetchMaxId",
-    "defaultToGlobal", "subject", "subjectPrefix", "force", "offset", "limit", "latestOnly",
+    "normalize", "verbose", "deleted", "deletedOnly", "deleted_only", "permanent", "format", "reference_format",
+    "fetchMaxId",    "defaultToGlobal", "subject", "subjectPrefix", "force", "offset", "limit", "latestOnly",
 )  # fmt: skip
 
 
@@ -58,6 +58,7 @@ class KafkaRequest(Request[Done]):
     verbose: str = ""
     deleted: str = ""
     deletedOnly: str = ""
+    deleted_only: str = ""
     permanent: str = ""
     format: str = ""
     reference_format: str = ""
@@ -88,14 +89,21 @@ class KafkaRequest(Request[Done]):
 Handler = Callable[[Caller, KafkaRequest], Awaitable[Any]]
 
 
-def _whole(text: str, name: str) -> int:
-    if not text.isdecimal() or len(text) > 10 or not 1 <= int(text) < 1 << 31:
-        raise RequestInvalid(f"{name} must be a whole number from 1, got {text[:50]!r}")
+def _whole(text: str, name: str, least: int = 1) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 10 or not least <= int(text) < 1 << 31:
+        raise RequestInvalid(f"{name} must be a whole number, {least} or greater, got {text[:50]!r}")
     return int(text)
 
 
+def _part(found: list[Any], request: KafkaRequest) -> list[Any]:
+    """The items of the page that was asked for; a negative limit means all."""
+    first = _whole(request.offset, "offset", 0) if request.offset else 0
+    unlimited = request.limit.startswith("-") or not request.limit
+    return found[first:] if unlimited else found[first : first + _whole(request.limit, "limit", 0)]
+
+
 async def _subjects(caller: Caller, request: KafkaRequest) -> Sequence[str]:
-    return caller.session.schemas.names(request.subjectPrefix)
+    return _part(caller.session.schemas.names(request.subjectPrefix), request)
 
 
 async def _register(caller: Caller, request: KafkaRequest) -> object:
@@ -116,7 +124,7 @@ async def _versions(caller: Caller, request: KafkaRequest) -> object:
         page = await caller.session.carry_out(asked)
         found += [each.version for each in page.versions]
         more = page.more
-    return found
+    return _part(found, request)
 
 
 async def _version(caller: Caller, request: KafkaRequest) -> object:
