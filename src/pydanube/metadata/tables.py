@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from pydanube.base.ids import NodeIdentity
-from pydanube.base.limits import RECORD_BYTES_MAX
+from pydanube.base.limits import RECORD_BYTES_MAX, SCHEMA_RECORD_BYTES_MAX
 from pydanube.base.names import TopicName
 from pydanube.schema.kinds import CompatibilityMode
 from pydanube.schema.records import SchemaIds, SchemaPlace, SchemaRecord, SubjectRecord
@@ -260,7 +260,7 @@ SUBJECT_NAMES = Layout(
 SCHEMAS = Layout(
     "schemas/versions/", "<id of the subject>/<version>", SchemaRecord,
     "broker/schemas/registry.py", "A version of a subject, with its definition.",
-    msgspec.json.encode, _decoder(SchemaRecord),
+    msgspec.json.encode, _decoder(SchemaRecord), SCHEMA_RECORD_BYTES_MAX,
 )  # fmt: skip
 DEFINITIONS = Layout(
     "schemas/definitions/", "<id of the definition>", SchemaPlace,

@@ -33,7 +33,7 @@ class SchemaReference(Answer):
 
     name: Annotated[
         str,
-        Meta(description="the Avro type, the URI in `$ref`, or the imported file", max_length=SCHEMA_TEXT_BYTES_MAX),
+        Meta(description="the Avro type, the URI in `$ref`, or the imported file", max_length=NAME_BYTES_MAX),
     ]
     subject: str
     version: Version

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pydanube.base.limits import SCHEMA_BREAKS_MAX
+from pydanube.base.limits import SCHEMA_BREAK_CHARACTERS_MAX, SCHEMA_BREAKS_MAX
 from pydanube.schema.kinds import CompatibilityMode
 from pydanube.schema.schema import Break, Schema
 
@@ -28,12 +28,19 @@ def incompatibilities(
     if mode is CompatibilityMode.NONE:
         return []
     found = [
-        Incompatibility(version, *each) for version, schema in reversed(asked) for each in _breaks(mode, new, schema)
+        Incompatibility(version, _short(each.path), _short(each.reason))
+        for version, schema in reversed(asked)
+        for each in _breaks(mode, new, schema)
     ]
     if len(found) > SCHEMA_BREAKS_MAX:
         left = len(found) - SCHEMA_BREAKS_MAX + 1
         found[SCHEMA_BREAKS_MAX - 1 :] = [Incompatibility(found[-1].version, "", f"and {left} more places")]
     return found
+
+
+def _short(text: str) -> str:
+    most = SCHEMA_BREAK_CHARACTERS_MAX
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _breaks(mode: CompatibilityMode, new: Schema, old: Schema) -> list[Break]:

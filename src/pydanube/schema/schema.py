@@ -48,7 +48,7 @@ class Schema(ABC):
         """Every place where payloads of the schema `written`, of the same type, cannot be read with this one."""
 
     def breaks_replacing(self, older: Any) -> list[Break]:
-        """Every place where this schema may not follow `older`, whoever reads what."""
+        """Every place where this schema may not follow `older`, in whichever direction payloads are read."""
         return []
 
     @abstractmethod

@@ -113,21 +113,19 @@ class Registry:
     def find(self, subject: str, version: int | None = None) -> Found:
         """A version of a subject, or its last one."""
         record = self._subject(subject)
-        if version is None:
-            versions = self._schemas.keys(versions_of(record.id))
-            schema = self._schemas.get(versions[-1])
-        else:
-            schema = self._schemas.get(version_key(record.id, version))
+        schema = self._schemas.get(version_key(record.id, version or record.last))
+        if schema is None and version is None:  # the last one was deleted
+            schema = self._schemas.get(self._schemas.keys(versions_of(record.id))[-1])
         if schema is None:
             raise SchemaNotFound(f"the subject {subject!r:.200} has no version {version}")
         return Found(record, schema, self._mode_of(record))
 
-    def versions(self, subject: str) -> list[Found]:
-        """All versions of a subject that were not deleted, in their order."""
-        known = self._known(subject)
-        if known.subject is None:
-            raise _no_subject(subject)
-        return [Found(known.subject, each, known.mode) for each in known.versions]
+    def versions(self, subject: str, after: int = 0, limit: int | None = None) -> list[Found]:
+        """The versions of a subject that were not deleted, in their order, behind the version `after`."""
+        record = self._subject(subject)
+        mode, start = self._mode_of(record), versions_of(record.id)
+        rows = self._schemas.scan(start, after=version_key(record.id, after), limit=limit)
+        return [Found(record, each.record, mode) for each in rows]
 
     def subject_of(self, schema: int) -> str:
         """The name of the subject with this id."""

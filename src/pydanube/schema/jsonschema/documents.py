@@ -120,6 +120,17 @@ class Document:
                 return None
         return self.node(value) if isinstance(value, dict | bool) else None
 
+    def referred(self) -> Iterator[dict[str, Any]]:
+        """The schemas that a `$ref` in this document means, each with the draft by which it is read.
+
+        They can be anywhere, also where no one else takes them for schemas.
+        """
+        for each in _inside(self.value):
+            reference = each.get("$ref")
+            found = self.find(reference) if isinstance(reference, str) else None
+            if found is not None and isinstance(found.value, dict):
+                yield {**found.value, "$schema": f"{DRAFT_7}#" if found.document.draft_7 else DRAFT_2020}
+
 
 def check_expansion(document: Document) -> None:
     """Refuses a schema that applies very many schemas to one value, or itself, because each payload would be checked

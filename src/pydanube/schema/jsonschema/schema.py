@@ -48,6 +48,10 @@ class JsonSchema(Schema):
         try:
             resources = [(name, each.value) for name, each in self._others.items()]
             registry = jsonschema_rs.Registry(resources) if resources else None
+            for document in (*self._others.values(), self.root):
+                jsonschema_rs.meta.validate(document.value)
+                for each in document.referred():
+                    jsonschema_rs.meta.validate(each)
             return make(self.root.value, registry=registry, pattern_options=regex, offline=True)
         except jsonschema_rs.ValidationError as error:
             raise SchemaInvalid(str(Break(place(error.instance_path), _reason(error.message)))) from None

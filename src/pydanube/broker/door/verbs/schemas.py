@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from pydanube.access.rights import BROKER, Action, subject_resource
 from pydanube.base.errors import DanubeError, SchemaNotFound
-from pydanube.base.limits import LISTED_MAX
+from pydanube.base.limits import SCHEMAS_LISTED_MAX
 from pydanube.broker.door.verbs.base import Verbs, page
 from pydanube.broker.schemas.registry import Definition, Found
 from pydanube.operations.schemas import (
@@ -75,15 +75,17 @@ class SchemaVerbs(Verbs):
 
     async def list_subjects(self, request: ListSubjects) -> Subjects:
         self._ask(Action.SCHEMA_LIST)
-        most = min(request.limit, LISTED_MAX)
+        most = min(request.limit, SCHEMAS_LISTED_MAX)
         found = self._door.schemas.subjects(request.start, request.after, most + 1)
         return Subjects(*page([_summary(each) for each in found], most))
 
     async def versions(self, request: ListSchemaVersions) -> SchemaVersions:
         self._ask(Action.SCHEMA_DESCRIBE, subject_resource(request.subject))
-        found = self._door.schemas.versions(request.subject)
-        listed, more = page([_version(each) for each in found if each.schema.version > request.after], request.limit)
-        return SchemaVersions(request.subject, found[0].subject.id, listed, more)
+        most = min(request.limit, SCHEMAS_LISTED_MAX)
+        found = self._door.schemas.versions(request.subject, request.after, most + 1)
+        listed, more = page([_version(each) for each in found], most)
+        schema_id = self._door.schemas.find(request.subject).subject.id
+        return SchemaVersions(request.subject, schema_id, listed, more)
 
     async def check(self, request: CheckSchema) -> SchemaCheck:
         self._ask(Action.SCHEMA_REGISTER, subject_resource(request.subject))
