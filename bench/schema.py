@@ -5,21 +5,36 @@ Figures are of processor time, the best of several runs: validation does nothing
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from io import BytesIO
-from time import process_time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter, process_time
 from typing import Any
 
 import fastavro
 
 from figures import Figures
+from pydanube.adapters.posix_disk import PosixDisk
+from pydanube.adapters.system import SystemClock, SystemRandomness
+from pydanube.adapters.threads import ThreadOffload
+from pydanube.broker.schemas.registry import Registry
+from pydanube.metadata import tables
+from pydanube.metadata.tables import DEFINITIONS, SCHEMAS, SUBJECT_NAMES, id_key, version_key
+from pydanube.ports.metadata import MetadataStore
 from pydanube.schema.definition import Source
 from pydanube.schema.kinds import SchemaType
 from pydanube.schema.parsing import parse
+from pydanube.schema.records import SchemaPlace, SchemaRecord, SubjectRecord
 from pydanube.schema.schema import Schema
+from pydanube.storage.metadata.raft import RaftMetadata
+from pydanube.storage.metadata.table import Table
 
 BATCH = 10_000
+SUBJECTS, VERSIONS = 10_000, 10
+SETTLING, SETTLING_SECONDS = 300, 0.02
 RUNS = 7
 PAYLOAD_BYTES = 200
 ORDER: dict[str, Any] = {
@@ -93,7 +108,63 @@ def main() -> None:
         figures.report(
             f"  {kind}: comparing two versions", best(lambda n=newer, s=schema: n.breaks_reading(s)) * 1e6, "µs"
         )
+    asyncio.run(registry(figures))
     figures.table()
+
+
+async def registry(figures: Figures) -> None:
+    """10,000 subjects with 10 versions each: how long a lookup takes, and how much longer the broker's metadata."""
+    with TemporaryDirectory() as directory:
+        empty = await seconds_to_open(Path(directory) / "empty", None)
+        full = await seconds_to_open(Path(directory) / "full", fill)
+        figures.report(
+            "opening the metadata with 10,000 subjects × 10 versions", full - empty, "s", 1.0, at_least=False
+        )
+        disk = PosixDisk(Path(directory) / "full")
+        store = await RaftMetadata.open(disk, SystemRandomness())
+        known = Registry(store, SystemClock(), ThreadOffload(1))
+        names = [f"subject-{number:05}" for number in range(0, SUBJECTS, 10)]
+        seconds = best(lambda: [known.find(name, 5) for name in names]) / len(names)
+        figures.report("looking up a version", seconds * 1e6, "µs", 50, at_least=False)
+        seconds = best(lambda: [known.find(name) for name in names]) / len(names)
+        figures.report("looking up the latest version", seconds * 1e6, "µs", 50, at_least=False)
+        await store.close()
+        disk.close()
+
+
+async def seconds_to_open(directory: Path, work: Callable[[MetadataStore], Coroutine[Any, Any, None]] | None) -> float:
+    directory.mkdir()  # noqa: ASYNC240 - nothing else runs
+    for writes in (True, False):
+        disk = PosixDisk(directory)
+        start = perf_counter()
+        store = await RaftMetadata.open(disk, SystemRandomness())
+        seconds = perf_counter() - start
+        if writes and work is not None:
+            await work(store)
+        await store.close()
+        disk.close()
+    return seconds
+
+
+async def fill(store: MetadataStore) -> None:
+    """As the registry stores them, without judging each. Some are stored once more, in their own time, so that the
+    next start finds a snapshot of all: a log that was written at full speed is longer than usual."""
+    subjects, names, schemas = Table(store, tables.SUBJECTS), Table(store, SUBJECT_NAMES), Table(store, SCHEMAS)
+    definitions, text = Table(store, DEFINITIONS), json.dumps(AVRO)
+    for first in range(1, SUBJECTS + 1, 5):
+        changes = []
+        for number in range(first, first + 5):
+            name = f"subject-{number - 1:05}"
+            changes += [subjects.put(name, SubjectRecord(number, VERSIONS)), names.put(id_key(number), name)]
+            for version in range(1, VERSIONS + 1):
+                identity = number * VERSIONS + version
+                record = SchemaRecord(name, version, identity, SchemaType.AVRO, text, f"sha256:{identity:064}", 1)
+                changes.append(schemas.put(version_key(number, version), record))
+                changes.append(definitions.put(id_key(identity), SchemaPlace(number, version)))
+        await store.transact((), changes)
+    for _ in range(SETTLING):
+        await store.transact((), changes)
+        await asyncio.sleep(SETTLING_SECONDS)
 
 
 def per_second(schema: Schema, payload: bytes) -> float:

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from broker.door_world import DoorWorld, caller
+from pydanube.access.principals import Principal
+from pydanube.access.rights import Action, Resource
 from pydanube.base.errors import (
     LimitReached,
+    NotAllowed,
     SchemaIncompatible,
     SchemaInUse,
     SchemaInvalid,
@@ -20,6 +23,7 @@ from pydanube.base.errors import (
     SubjectInvalid,
     SubjectNotFound,
 )
+from pydanube.broker.door.asking import Asking
 from pydanube.broker.door.door import Door
 from pydanube.broker.schemas.registry import Definition, Registry
 from pydanube.operations.schemas import (
@@ -374,6 +378,25 @@ def test_no_id_is_given_twice_wherever_the_power_goes() -> None:
         world.end()
         cut += 1
     assert cut > 3
+
+
+def test_rights_that_end_while_a_definition_is_judged_count(world: DoorWorld) -> None:
+    asked: list[Action] = []
+
+    async def story(door: Door) -> None:
+        def refuse_the_second(principal: Principal, action: Action, resource: Resource) -> None:
+            asked.append(action)
+            if len(asked) > 1:
+                raise NotAllowed(f"{principal} may not {action} {resource}")
+
+        allowed, door.authorise = door.authorise, Asking(refuse_the_second)
+        with pytest.raises(NotAllowed):
+            await caller(door).carry_out(avro("orders", "a"))
+        door.authorise = allowed
+        assert (await caller(door).carry_out(ListSubjects())).subjects == []
+
+    world.run(story)
+    assert asked == [Action.SCHEMA_REGISTER] * 2
 
 
 def test_a_large_comparison_runs_off_the_loop(world: DoorWorld) -> None:

@@ -7,7 +7,7 @@ holds only if the subject is unchanged; otherwise it is judged again. So two bro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -182,8 +182,13 @@ class Registry:
 
     # -- registering ---------------------------------------------------------------------------------------------------
 
-    async def register(self, subject: str, definition: Definition) -> tuple[Found, bool]:
-        """The version with this definition, and whether it is new. Raises `SchemaIncompatible` if it may not follow."""
+    async def register(
+        self, subject: str, definition: Definition, ask: Callable[[], None] = lambda: None
+    ) -> tuple[Found, bool]:
+        """The version with this definition, and whether it is new. Raises `SchemaIncompatible` if it may not follow.
+
+        `ask` raises if the caller has lost the right to it while the definition was judged.
+        """
         check_subject(subject)
         if definition.type in PLAIN:
             definition = replace(definition, text="")
@@ -191,6 +196,7 @@ class Registry:
         for _ in range(SCHEMA_JUDGED_MAX):
             known = self._known(subject)
             broken = await self._judge(definition, known.mode, known)
+            ask()
             same = _same(definition, known)
             if same is not None and known.subject is not None:
                 return Found(known.subject, same, known.mode), False

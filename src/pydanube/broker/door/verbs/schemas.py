@@ -52,15 +52,19 @@ class SchemaVerbs(Verbs):
     # -- operations ----------------------------------------------------------------------------------------------------
 
     async def register(self, request: RegisterSchema) -> RegisteredSchema:
-        self._ask(Action.SCHEMA_REGISTER, subject_resource(request.subject))
-        self._ask_referred(request.references)
+        def ask() -> None:
+            self._ask(Action.SCHEMA_REGISTER, subject_resource(request.subject))
+            for each in request.references:
+                self._ask(Action.SCHEMA_DESCRIBE, subject_resource(each.subject))
+
+        ask()
         definition = replace(
             _definition(request.type, request.definition, request.references),
             description=request.description,
             created_by=request.created_by,
             tags=request.tags,
         )
-        found, is_new = await self._door.schemas.register(request.subject, definition)
+        found, is_new = await self._door.schemas.register(request.subject, definition, ask)
         schema = found.schema
         return RegisteredSchema(
             schema.subject, found.subject.id, schema.version, schema.definition_id, schema.fingerprint, is_new
@@ -89,7 +93,8 @@ class SchemaVerbs(Verbs):
 
     async def check(self, request: CheckSchema) -> SchemaCheck:
         self._ask(Action.SCHEMA_REGISTER, subject_resource(request.subject))
-        self._ask_referred(request.references)
+        for each in request.references:
+            self._ask(Action.SCHEMA_DESCRIBE, subject_resource(each.subject))
         mode = None if request.mode is None else mode_named(request.mode)
         definition = _definition(request.type, request.definition, request.references)
         found = await self._door.schemas.check(request.subject, definition, mode, request.version)
@@ -143,10 +148,6 @@ class SchemaVerbs(Verbs):
         """The ids of the definitions that refer to this version."""
         self._ask(Action.SCHEMA_DESCRIBE, subject_resource(subject))
         return [each.definition_id for each in self._door.schemas.referring(subject, version)]
-
-    def _ask_referred(self, references: Sequence[SchemaReference]) -> None:
-        for each in references:
-            self._ask(Action.SCHEMA_DESCRIBE, subject_resource(each.subject))
 
     carries_out: ClassVar = (
         RegisterSchema.carried_out_by(register),
