@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-latency bench-grpc bench-compare bench-fair bench-turns bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
+.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-latency bench-grpc bench-compare bench-fair bench-turns bench-tier bench-spark bench-pipeline java bench-schema proto venv wheel test-wheel lock clean
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: what one has compiled the others use
 
@@ -91,6 +91,9 @@ bench-fair: $(DEV) ## measure what a flood, an upload and a reader of cold messa
 
 bench-turns: $(DEV) ## find the longest turns of the loop under each benchmark and each hostile input of the tests, and their causes
 	$(BIN)/python bench/turns.py
+
+bench-schema: $(DEV) ## measure how fast payloads are validated against their schemas
+	$(BIN)/python bench/schema.py
 
 bench-spark: $(SPARK) ## measure Spark reading from a broker, and writing to it (needs Java)
 	$(BIN)/python bench/spark.py

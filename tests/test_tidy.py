@@ -28,7 +28,9 @@ Rule = Callable[[str, ast.Module], Iterator[str]]  # module name, its tree -> co
 
 # -- the direction of imports (see ARCHITECTURE.md) --------------------------------------------------------------------
 
-CORES = frozenset({"access", "operations", "wire", "metadata", "journal", "stream", "topic", "dispatch", "raft"})
+CORES = frozenset(
+    {"access", "operations", "wire", "metadata", "journal", "stream", "topic", "dispatch", "raft", "schema"}
+)
 BELOW_HOSTS = CORES | {"base", "ports"}
 EVERYTHING = BELOW_HOSTS | {"adapters", "storage", "tier", "broker", "api", "client", "spark", "connect", "cli"}
 MAY_IMPORT: dict[str, frozenset[str]] = {

@@ -32,6 +32,8 @@ FACES_MAY_IMPORT = (
     "pydanube.dispatch.policy",
     "pydanube.operations",
     "pydanube.ports",
+    "pydanube.schema.kinds",
+    "pydanube.schema.texts",
     "pydanube.topic.dedup",
     "pydanube.topic.records",
     "pydanube.wire",

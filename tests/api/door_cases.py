@@ -13,6 +13,7 @@ from pydanube.access.rights import (
     namespace_resource,
     pipeline_resource,
     sink_resource,
+    subject_resource,
     subscription_resource,
     topic_resource,
 )
@@ -174,7 +175,68 @@ NATIVE_FREE = {"close"}  # whoever has a producer or consumer may give it up
 # Routes of REST that are not verbs of the native protocol under the same name; by the names of their operations. `body`
 # is the body, `query` what is behind the path.
 _LEASE = {(Action.SUBSCRIPTION_CONSUME, BILLING)}
+PAYMENTS = subject_resource("payments")
+_AVRO = {"subject": "payments", "type": "avro", "definition": '"long"'}
+_OF_SCHEMAS: dict[str, Case] = {  # in this order: each needs what those before it leave
+    "schema.register": Case({(Action.SCHEMA_REGISTER, PAYMENTS)}, _AVRO),
+    "schema.get": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),
+    "schema.get_by_id": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, lambda world: {"schema_id": schema_id(world)}),
+    "schema.list": Case({(Action.SCHEMA_LIST, BROKER)}),
+    "schema.versions": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),
+    "schema.check": Case({(Action.SCHEMA_REGISTER, PAYMENTS)}, _AVRO),
+    "schema.find": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, _AVRO),
+    "schema.mode": Case({(Action.SCHEMA_DESCRIBE, BROKER)}),
+    "schema.set_mode": Case({(Action.SCHEMA_ALTER, PAYMENTS)}, {"subject": "payments", "mode": "full"}),
+    "schema.delete": Case({(Action.SCHEMA_DELETE, PAYMENTS)}, {"subject": "payments"}),
+}
+NATIVE |= _OF_SCHEMAS
+
+
+def schema_id(world: World) -> int:
+    return world.door.schemas.find("payments").subject.id
+
+
+def definition_id(world: World) -> dict[str, Any]:
+    return {"id": world.door.schemas.find("payments").schema.definition_id}
+
+
+_KAFKA = {"subject": "payments", "body": {"schema": '"long"'}}
+_OF_KAFKA: dict[str, Case] = {
+    "kafka.register": Case({(Action.SCHEMA_REGISTER, PAYMENTS)}, _KAFKA),
+    "kafka.subjects": Case({(Action.SCHEMA_LIST, BROKER)}),
+    "kafka.find": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, _KAFKA),
+    "kafka.versions": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),
+    "kafka.version": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments", "version": "1"}),
+    "kafka.version_text": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments", "version": "1"}),
+    "kafka.referring": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments", "version": "1"}),
+    "kafka.types": Case({(Action.SCHEMA_LIST, BROKER)}),
+    "kafka.definition": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id),
+    "kafka.definition_text": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id),
+    "kafka.subjects_of_id": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id),
+    "kafka.versions_of_id": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id),
+    "kafka.check_all": Case({(Action.SCHEMA_REGISTER, PAYMENTS)}, _KAFKA),
+    "kafka.check": Case(
+        {(Action.SCHEMA_REGISTER, PAYMENTS), (Action.SCHEMA_DESCRIBE, PAYMENTS)}, {**_KAFKA, "version": "latest"}
+    ),
+    "kafka.default_mode": Case({(Action.SCHEMA_DESCRIBE, BROKER)}),
+    "kafka.set_default_mode": Case({(Action.SCHEMA_ALTER, BROKER)}, {"body": {"compatibility": "FULL"}}),
+    "kafka.remove_default_mode": Case({(Action.SCHEMA_ALTER, BROKER)}),
+    "kafka.mode": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),
+    "kafka.set_mode": Case(
+        {(Action.SCHEMA_ALTER, PAYMENTS)}, {"subject": "payments", "body": {"compatibility": "FULL"}}
+    ),
+    "kafka.remove_mode": Case({(Action.SCHEMA_ALTER, PAYMENTS)}, {"subject": "payments"}),
+    "kafka.default_access": Case({(Action.SCHEMA_DESCRIBE, BROKER)}),
+    "kafka.access": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),
+    "kafka.delete_version": Case(
+        {(Action.SCHEMA_DELETE, PAYMENTS), (Action.SCHEMA_DESCRIBE, PAYMENTS)},
+        {"subject": "payments", "version": "latest"},
+    ),
+    "kafka.delete_subject": Case({(Action.SCHEMA_DELETE, PAYMENTS)}, {"subject": "payments"}, "subject_not_found"),
+}
+
 HTTP: dict[str, Case] = {
+    **_OF_KAFKA,
     "front_page": Case({(Action.STATUS, BROKER), (Action.SUBSCRIPTION_LIST, BROKER)}),
     "healthz": Case({(Action.HEALTH, BROKER)}),
     "readyz": Case({(Action.HEALTH, BROKER)}),
@@ -213,6 +275,26 @@ GRPC: dict[str, Case] = {
             "payload": b"order",
             "msg_id": {"topic_name": ORDERS, "producer_id": producer_id(ORDERS, "q", reliable=True)},
         },
+    ),
+    "danube_schema.SchemaRegistry/RegisterSchema": Case(
+        {(Action.SCHEMA_REGISTER, PAYMENTS)},
+        {"subject": "payments", "schema_type": "avro", "schema_definition": b'"long"'},
+    ),
+    "danube_schema.SchemaRegistry/GetSchema": Case(
+        {(Action.SCHEMA_DESCRIBE, PAYMENTS)}, lambda world: {"schema_id": schema_id(world)}
+    ),
+    "danube_schema.SchemaRegistry/GetLatestSchema": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),
+    "danube_schema.SchemaRegistry/ListVersions": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),
+    "danube_schema.SchemaRegistry/CheckCompatibility": Case(
+        {(Action.SCHEMA_REGISTER, PAYMENTS)},
+        {"subject": "payments", "schema_type": "avro", "new_schema_definition": b'"int"'},
+    ),
+    "danube_schema.SchemaRegistry/SetCompatibilityMode": Case(
+        {(Action.SCHEMA_ALTER, PAYMENTS)}, {"subject": "payments", "compatibility_mode": "none"}
+    ),
+    "danube_schema.SchemaRegistry/ListSubjects": Case({(Action.SCHEMA_LIST, BROKER)}),
+    "danube_schema.SchemaRegistry/DeleteSchemaVersion": Case(
+        {(Action.SCHEMA_DELETE, PAYMENTS)}, {"subject": "payments", "version": 1}
     ),
     "danube.ConsumerService/Subscribe": Case(
         {(Action.SUBSCRIPTION_CONSUME, BILLING)},

@@ -30,6 +30,7 @@ DESTRUCTIVE = [
     "namespace delete",
     "dlq redrive",
     "context delete",
+    "schema delete",
 ]
 
 

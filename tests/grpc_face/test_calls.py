@@ -61,8 +61,8 @@ def test_a_method_that_is_not_there_is_unimplemented(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "danube_schema.SchemaRegistry/RegisterSchema",
-        "danube_schema.SchemaRegistry/GetLatestSchema",
+        "danube_schema.SchemaRegistry/ConfigureTopicSchema",
+        "danube_schema.SchemaRegistry/GetTopicSchemaConfig",
         "danube_admin.SecurityAdmin/ListRoles",
         "danube_admin.ClusterAdmin/ClusterStatus",
         "danube_admin.BrokerAdmin/TriggerRebalance",
@@ -261,6 +261,7 @@ def test_tools_are_told_of_what_an_address_serves_and_of_nothing_else(broker: Br
                 "danube_admin.ClusterAdmin",
                 "danube_admin.NamespaceAdmin",
                 "danube_admin.TopicAdmin",
+                "danube_schema.SchemaRegistry",
                 "grpc.health.v1.Health",
                 "grpc.reflection.v1.ServerReflection",
                 "grpc.reflection.v1alpha.ServerReflection",

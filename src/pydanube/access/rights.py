@@ -69,6 +69,12 @@ class Action(StrEnum):
     PIPELINE_ORDER = "pipeline.order"  # pipeline: to stop or restart it
     PIPELINE_FORGET = "pipeline.forget"  # pipeline
 
+    SCHEMA_LIST = "schema.list"  # broker: its subjects
+    SCHEMA_DESCRIBE = "schema.describe"  # subject; broker: the mode of subjects without their own, and unknown ids
+    SCHEMA_REGISTER = "schema.register"  # subject, also to check a definition; referred subjects need SCHEMA_DESCRIBE
+    SCHEMA_ALTER = "schema.alter"  # subject, or broker: the compatibility mode
+    SCHEMA_DELETE = "schema.delete"  # subject
+
 
 class ResourceKind(StrEnum):
     BROKER = "broker"
@@ -77,6 +83,7 @@ class ResourceKind(StrEnum):
     SUBSCRIPTION = "subscription"
     SINK = "sink"
     PIPELINE = "pipeline"
+    SUBJECT = "subject"
 
 
 class Resource(NamedTuple):
@@ -111,6 +118,11 @@ def sink_resource(target: str) -> Resource:
 
 def pipeline_resource(name: str) -> Resource:
     return Resource(ResourceKind.PIPELINE, name)
+
+
+def subject_resource(name: str) -> Resource:
+    """A subject of the schema registry."""
+    return Resource(ResourceKind.SUBJECT, name)
 
 
 Authorise: TypeAlias = Callable[[Principal, Action, Resource], None]

@@ -385,6 +385,25 @@ SINK_KEPT_SECONDS = 90 * 24 * 3600  # that a writer is remembered after its last
 SINK_KEPT_SECONDS_MIN = 7 * 24 * 3600  # the same if there are too many
 STAGED_SECONDS = 24 * 3600  # that staged messages stay without a commit
 
+# -- schemas -----------------------------------------------------------------------------------------------------------
+SCHEMA_BYTES_MAX = 30 * KIB  # of a definition; as JSON, where each character may need two, it fits a control frame
+SCHEMA_DEPTH_MAX = 64  # of definitions inside each other; what validates them is as deep
+SCHEMA_PAYLOAD_DEPTH_MAX = 64  # of a record inside itself, in a payload of a schema that refers to itself
+SCHEMA_REFERENCES_MAX = 32  # of one definition to versions of other subjects
+SCHEMA_SOURCES_MAX = 128  # definitions that one needs, directly and through others
+SCHEMA_STEPS_MAX = 20_000  # pairs of types in one comparison; about a tenth of a second
+SCHEMA_EXPANDED_MAX = 2_000  # subschemas that a JSON Schema applies to one value; they are checked for each payload
+SCHEMA_BREAKS_MAX = 60  # places named in one answer, so that it fits a control frame; the last one counts the others
+SCHEMA_BREAK_CHARACTERS_MAX = 200  # of a path and of a reason in it
+SCHEMA_REGEX_BYTES_MAX = 256 * KIB  # of memory for one compiled regular expression
+SCHEMA_VERSIONS_MAX = 250  # of one subject; a registration reads all of them, in a few milliseconds
+SCHEMAS_LISTED_MAX = 100  # subjects or versions in one answer; each is read with its definition
+SCHEMA_RECORD_BYTES_MAX = 60 * KIB  # of a version with its references and its description; it fits a control frame
+SCHEMA_SUBJECTS_MAX = 20_000  # each has at least two records in the metadata
+SCHEMA_TEXT_BYTES_MAX = 1 * KIB  # of a description, and of a name of who registered it
+SCHEMA_TAGS_MAX = 16  # of one version
+SCHEMA_JUDGED_MAX = 100  # times that one registration is judged again, because others of its subject were faster
+
 # -- pipelines ---------------------------------------------------------------------------------------------------------
 PIPELINES_MAX = 1_000  # that a broker tracks; about 200 MiB with their log lines, at worst
 PIPELINE_LEASE_SECONDS = 15.0  # without a report, after which a pipeline is lost; reports come every two seconds

@@ -19,6 +19,7 @@ _SUMMARIES = {
     "topic": "Create, inspect, change and delete topics.",
     "subscription": "Create, inspect, move and delete subscriptions.",
     "namespace": "Manage namespaces and their policies.",
+    "schema": "Register schemas, and check whether new ones are compatible.",
     "dlq": "Inspect dead letters and publish them again.",
     "storage": "Show and manage what is stored on disk and in object storage.",
     "pipeline": "Run declarative pipelines from topics and files to tables and topics, on Spark.",

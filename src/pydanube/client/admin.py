@@ -6,19 +6,19 @@ Answers have their classes in `pydanube.operations`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
 from pydanube.base.errors import ObjectsFailed, ObjectsRefused, TierBusy
-from pydanube.client.arguments import options_of, policies_of
+from pydanube.client.arguments import definition_of, options_of, policies_of
 from pydanube.client.connection import A
 from pydanube.client.consumer import Start, type_of, wire_position
 from pydanube.client.messages import Message
 from pydanube.client.reader import partition_positions
-from pydanube.operations import broker, namespaces, pipelines, sinks, storage, subscriptions, topics
+from pydanube.operations import broker, namespaces, pipelines, schemas, sinks, storage, subscriptions, topics
 from pydanube.operations.fields import DurabilityName, Order
 from pydanube.operations.operation import Request
 from pydanube.operations.pipelines import Pipeline, PipelineLogs
@@ -357,6 +357,75 @@ class Admin:
             sinks.ListSinks(), lambda page: (page.sinks, page.more), lambda found: found[-1].writer
         )
         return sorted(found, key=lambda each: each.error is None)
+
+    # -- schemas -------------------------------------------------------------------------------------------------------
+
+    async def register_schema(
+        self,
+        subject: str,
+        definition: str | Mapping[str, Any] = "",
+        *,
+        type: str,
+        references: Sequence[schemas.SchemaReference] = (),
+        description: str = "",
+        created_by: str = "",
+        tags: Sequence[str] = (),
+    ) -> schemas.RegisteredSchema:
+        """Registers a definition as a version of a subject. `type` is avro, json_schema, protobuf, or a plain type.
+
+        Raises `SchemaIncompatible` if it may not follow the versions that the subject has.
+        """
+        text = definition_of(definition)
+        details = (list(references), description, created_by, list(tags))
+        return await self._ask(schemas.RegisterSchema(subject, type, text, *details))
+
+    async def schema(self, subject: str, version: int | None = None) -> schemas.Schema:
+        """Returns a version of a subject, or its latest one."""
+        return await self._ask(schemas.GetSchema(subject, version))
+
+    async def schema_by_id(self, schema_id: int, version: int | None = None) -> schemas.Schema:
+        """Returns the schema with the id and the version that a message carries."""
+        return await self._ask(schemas.GetSchemaById(schema_id, version))
+
+    async def subjects(self, start: str = "") -> list[schemas.Subject]:
+        """Lists the subjects whose names begin with `start`, each with its latest version and its mode."""
+        return await self._pages(
+            schemas.ListSubjects(start), lambda page: (page.subjects, page.more), lambda found: found[-1].subject
+        )
+
+    async def schema_versions(self, subject: str) -> list[schemas.SchemaVersion]:
+        """Lists the versions of a subject, without their definitions."""
+        return await self._pages(
+            schemas.ListSchemaVersions(subject),
+            lambda page: (page.versions, page.more),
+            lambda found: found[-1].version,
+        )
+
+    async def check_schema(
+        self,
+        subject: str,
+        definition: str | Mapping[str, Any] = "",
+        *,
+        type: str,
+        references: Sequence[schemas.SchemaReference] = (),
+        mode: str | None = None,
+        version: int | None = None,
+    ) -> schemas.SchemaCheck:
+        """Says whether a definition may follow the versions of a subject, and every place that breaks."""
+        text = definition_of(definition)
+        return await self._ask(schemas.CheckSchema(subject, type, text, list(references), mode, version))
+
+    async def delete_schema(self, subject: str, version: int | None = None, *, dry_run: bool = False) -> list[int]:
+        """Deletes a version, or the subject with all versions. Returns their numbers, which are never used again."""
+        return (await self._ask(schemas.DeleteSchema(subject, version, dry_run))).versions
+
+    async def schema_mode(self, subject: str | None = None) -> schemas.SchemaMode:
+        """Returns the compatibility mode of a subject, or the default of those without their own."""
+        return await self._ask(schemas.GetSchemaMode(subject))
+
+    async def set_schema_mode(self, subject: str | None, mode: str | None) -> schemas.SchemaMode:
+        """Sets the compatibility mode of a subject, or the default if the subject is None. None as mode removes it."""
+        return await self._ask(schemas.SetSchemaMode(subject, mode))
 
     # -- pipelines -----------------------------------------------------------------------------------------------------
 

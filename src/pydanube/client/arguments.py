@@ -5,6 +5,7 @@ What cannot be sent is refused here, by the call itself, so that it does not spo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -85,6 +86,16 @@ def policies_of(given: Mapping[str, Any] | None) -> PolicyChanges:
 def options_of(given: Mapping[str, Any] | None) -> OptionChanges:
     """Options of a subscription by name, checked. Raises `SubscriptionOptionInvalid`."""
     return read(OptionChanges, _plain(given or {}), SubscriptionOptionInvalid)
+
+
+def definition_of(given: str | Mapping[str, Any]) -> str:
+    """The text of a definition, which may be given as the value that it is in JSON."""
+    if isinstance(given, str):
+        return given
+    try:
+        return json.dumps(given, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentInvalid(f"the definition cannot be written as JSON: {error}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -15,9 +15,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from pydanube.base.ids import NodeIdentity
-from pydanube.base.limits import RECORD_BYTES_MAX
+from pydanube.base.limits import RECORD_BYTES_MAX, SCHEMA_RECORD_BYTES_MAX
 from pydanube.base.names import TopicName
 from pydanube.stream.assignment import Assignment
+from pydanube.schema.kinds import CompatibilityMode
+from pydanube.schema.records import SchemaIds, SchemaPlace, SchemaRecord, SubjectRecord
 from pydanube.stream.ledgers import LedgerPage
 from pydanube.stream.stored import StoredStream, decode_page, decode_stream, encode_page, encode_stream
 from pydanube.topic.policies import Policies
@@ -126,6 +128,24 @@ def page_key(stream: str, number: int) -> str:
 
 
 def consumer_key(number: int) -> str:
+    return f"{number:016x}"
+
+
+def versions_of(schema: int) -> str:
+    """The start of the keys of a subject's versions."""
+    return f"{schema:016x}/"
+
+
+def version_key(schema: int, version: int) -> str:
+    return f"{versions_of(schema)}{version:010d}"  # keys sort in the order of the versions
+
+
+def referring_key(referred: str, referring: str) -> str:
+    """The key of a reference between two versions, of which each is given as its key."""
+    return f"{referred}/{referring}"
+
+
+def id_key(number: int) -> str:
     return f"{number:016x}"
 
 
@@ -244,7 +264,44 @@ PIPELINE_RECORDS = Layout(
     str.encode, lambda _, value: value.decode(), RECORD_BYTES_MAX,
 )  # fmt: skip
 
+SUBJECTS = Layout(
+    "schemas/subjects/", "<subject>", SubjectRecord,
+    "broker/schemas/registry.py", "A subject of the schema registry: its id, last version and compatibility mode.",
+    msgspec.json.encode, _decoder(SubjectRecord),
+)  # fmt: skip
+SUBJECT_NAMES = Layout(
+    "schemas/names/", "<id of the subject>", str,
+    "broker/schemas/registry.py", "The name of the subject with an id.",
+    str.encode, lambda _, value: value.decode(),
+)  # fmt: skip
+SCHEMAS = Layout(
+    "schemas/versions/", "<id of the subject>/<version>", SchemaRecord,
+    "broker/schemas/registry.py", "A version of a subject, with its definition.",
+    msgspec.json.encode, _decoder(SchemaRecord), SCHEMA_RECORD_BYTES_MAX,
+)  # fmt: skip
+DEFINITIONS = Layout(
+    "schemas/definitions/", "<id of the definition>", SchemaPlace,
+    "broker/schemas/registry.py", "The version that has a definition.",
+    msgspec.json.encode, _decoder(SchemaPlace),
+)  # fmt: skip
+REFERRING = Layout(
+    "schemas/references/", "<key of a version>/<key of a version that refers to it>", int,
+    "broker/schemas/registry.py", "A reference, because of which the first version cannot be deleted.",
+    _number, lambda _, value: int(value),
+)  # fmt: skip
+SCHEMA_IDS = Layout(
+    "schemas/ids", "", SchemaIds,
+    "broker/schemas/registry.py", "The last ids that subjects and definitions got.",
+    msgspec.json.encode, _decoder(SchemaIds),
+)  # fmt: skip
+SCHEMA_MODE = Layout(
+    "schemas/mode", "", CompatibilityMode,
+    "broker/schemas/registry.py", "The compatibility mode of subjects without their own.",
+    str.encode, lambda _, value: CompatibilityMode(value.decode()),
+)  # fmt: skip
+
 TABLES: tuple[Layout[Any], ...] = (
     NAMESPACES, TOPICS, TURNS, TOPIC_IDS, CHANGES, SINKS, BROKERS, ASSIGNMENTS, STREAMS, PAGES, LEDGER_IDS,
     STORAGE_NODE, OBJECTS, PENDING_OPTIONS, CONSUMERS, REDRIVES, PIPELINE_RECORDS,
+    SUBJECTS, SUBJECT_NAMES, SCHEMAS, DEFINITIONS, REFERRING, SCHEMA_IDS, SCHEMA_MODE,
 )  # fmt: skip

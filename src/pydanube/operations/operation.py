@@ -101,7 +101,9 @@ class Changes(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 def _plain(value: Any) -> Any:
-    """The given fields of a struct, as JSON has them; anything else as it is."""
+    """The given fields of a struct or of a list of them, as JSON has them; anything else as it is."""
+    if isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
+        return [_plain(each) for each in value]
     if not isinstance(value, msgspec.Struct):
         return value
     return {name: _plain(each) for name, each in structs.asdict(value).items() if each is not msgspec.UNSET}

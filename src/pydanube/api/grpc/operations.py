@@ -124,7 +124,7 @@ class TopicAdmin:
 
     async def _create(self, call: Call, name: str, request: Any, partitions: int) -> None:
         if request.schema_subject:
-            raise NotServed("topics with a schema are not supported yet (there is no schema registry)")
+            raise NotServed("topics with a schema are not supported yet (topics cannot be bound to subjects)")
         if request.dispatch_strategy not in (0, 1):
             raise RequestInvalid(f"unknown dispatch strategy {request.dispatch_strategy}")
         reliable = request.dispatch_strategy == 1

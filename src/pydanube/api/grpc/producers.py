@@ -133,7 +133,7 @@ class ProducerService:
         if request.dispatch_strategy not in (0, 1) or request.producer_access_mode not in (0, 1):
             raise RequestInvalid("unknown dispatch strategy or access mode")
         if request.schema_ref.subject:
-            raise NotServed("producers with a schema are not supported yet (there is no schema registry)")
+            raise NotServed("producers with a schema are not supported yet (topics cannot be bound to subjects)")
         reliable, exclusive = request.dispatch_strategy == 1, request.producer_access_mode == 1
         await call.session.topics.prepare(topic, reliable=reliable)
         producer = await self._attach(call.session, topic, name, reliable, exclusive)

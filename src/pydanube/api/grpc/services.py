@@ -19,6 +19,7 @@ from pydanube.api.grpc.messages import ServiceDescriptor, message_class, service
 from pydanube.api.grpc.operations import BrokerAdmin, ClusterAdmin, NamespaceAdmin, TopicAdmin
 from pydanube.api.grpc.producers import ProducerService
 from pydanube.api.grpc.reflection import ReflectionService
+from pydanube.api.grpc.schemas import SchemaRegistry
 from pydanube.api.grpc.storage import StorageService
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import NotServed
@@ -26,9 +27,9 @@ from pydanube.broker.door.entrance import Entrance
 
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 _ABSENT = {  # declared, so that clients get a clear answer
-    "danube_schema.SchemaRegistry": "the schema registry is not supported yet",
     "danube_admin.SecurityAdmin": "roles and bindings are not supported yet",
 }
+_MISSING = {"danube_schema.SchemaRegistry": "topics cannot be bound to subjects yet"}  # of a service that is there
 
 
 class GrpcServices:
@@ -43,7 +44,14 @@ class GrpcServices:
         self.held = 0  # bytes of requests that are being received, of all connections
         self.producers = ProducerService(door.clock)
         self.consumers = ConsumerService(door.offload, url)
-        admin = [BrokerAdmin(url, admin_url), ClusterAdmin(), NamespaceAdmin(), TopicAdmin(), HealthService()]
+        admin = [
+            BrokerAdmin(url, admin_url),
+            ClusterAdmin(),
+            NamespaceAdmin(),
+            TopicAdmin(),
+            SchemaRegistry(),
+            HealthService(),
+        ]
         health = HealthCheckService(self.producers, self.consumers)
         data = [self.producers, self.consumers, DiscoveryService(url), health, StorageService()]
         self._data_address = _served(_reflected([*data, *admin]))
@@ -77,7 +85,8 @@ def _methods(services: list[Any]) -> dict[bytes, Method]:
     """Methods by path. A method that is declared but not implemented is answered with an explanation."""
     methods: dict[bytes, Method] = {}
     for each in services:
-        _add(methods, service(each.name), each, f"{each.name} does not support it on a single node")
+        sentence = _MISSING.get(each.name, f"{each.name} does not support it on a single node")
+        _add(methods, service(each.name), each, sentence)
     for name, sentence in _ABSENT.items():
         _add(methods, service(name), None, sentence)
     return methods

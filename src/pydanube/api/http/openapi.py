@@ -19,6 +19,7 @@ _BYTES = {"type": "string", "format": "binary"}
 
 
 def describe(routes: Sequence[Route]) -> Object:
+    routes = [route for route in routes if route.described]
     requests = {route.request: None for route in routes if route.request is not None}
     answers = {request.answer: None for request in requests}
     schemas = _schemas([*requests, *answers, Problem])

@@ -14,6 +14,7 @@ from pydanube.api.http.consumers import AS_BYTES, ack, extend, nack, receive
 from pydanube.api.http.errors import ERRORS_PATH, errors_html
 from pydanube.api.http.face import Caller
 from pydanube.api.http.front_page import front_page
+from pydanube.api.http.kafka_schemas import KAFKA_ROUTES
 from pydanube.api.http.messages import peek
 from pydanube.api.http.openapi import describe
 from pydanube.api.http.producers import publish
@@ -35,6 +36,18 @@ from pydanube.operations.pipelines import (
     ListPipelines,
     OrderPipeline,
     ReadPipelineLogs,
+)
+from pydanube.operations.schemas import (
+    CheckSchema,
+    DeleteSchema,
+    FindSchema,
+    GetSchema,
+    GetSchemaById,
+    GetSchemaMode,
+    ListSchemaVersions,
+    ListSubjects,
+    RegisterSchema,
+    SetSchemaMode,
 )
 from pydanube.operations.storage import (
     DescribeTable,
@@ -79,6 +92,7 @@ NAMESPACE = f"{API}/namespaces/{{namespace}}"
 TOPIC = f"{API}/topics/{{namespace}}/{{topic}}"
 SUBSCRIPTION = f"{TOPIC}/subscriptions/{{subscription}}"
 PIPELINE = f"{API}/pipelines/{{pipeline}}"
+SUBJECT = f"{API}/schemas/{{subject}}"
 
 
 async def _carry_out(caller: Caller, request: Request[Any]) -> Answer:
@@ -242,6 +256,20 @@ _OF_STORAGE = [
 ]
 
 
+_OF_SCHEMAS = [
+    _route("GET", f"{API}/schemas", ListSubjects),
+    _route("GET", SUBJECT, GetSchema),
+    _route("DELETE", SUBJECT, DeleteSchema),
+    _route("POST", f"{SUBJECT}/versions", RegisterSchema),
+    _route("GET", f"{SUBJECT}/versions", ListSchemaVersions),
+    _route("POST", f"{SUBJECT}/check", CheckSchema),
+    _route("POST", f"{SUBJECT}/find", FindSchema),
+    _route("GET", f"{API}/schema-by-id", GetSchemaById),
+    _route("GET", f"{API}/schema-mode", GetSchemaMode),
+    _route("PATCH", f"{API}/schema-mode", SetSchemaMode),
+]
+
+
 def _order(order: str, summary: str) -> Route:
     template, name, fixed = f"{PIPELINE}/{order}", f"pipeline.{order}", {"order": order}
     return Route("POST", template, name, summary, _carry_out, OrderPipeline, fixed=fixed)
@@ -259,7 +287,7 @@ _OF_PIPELINES = [
 
 def make_router() -> Router:
     routes = [*_PAGES, *_OF_THE_BROKER, *_OF_NAMESPACES, *_OF_TOPICS, *_OF_SUBSCRIPTIONS, *_OF_LEASES, *_OF_STORAGE]
-    routes += _OF_PIPELINES
+    routes += [*_OF_SCHEMAS, *_OF_PIPELINES]
 
     async def openapi(caller: Caller, request: None) -> Answer:
         caller.session.ask(Action.REFLECTION)
@@ -267,4 +295,4 @@ def make_router() -> Router:
 
     routes.append(Route("GET", f"{API}/openapi.json", "openapi", "This description", openapi))
     description = answer_of(200, describe(routes))
-    return Router(routes)
+    return Router([*routes, *KAFKA_ROUTES])

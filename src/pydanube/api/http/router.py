@@ -56,6 +56,8 @@ class Route:
     other: OtherAnswer | None = None
     body_bytes_max: int = CONTROL_BYTES_MAX
     content_type: str = JSON
+    accepts: Sequence[str] = (JSON,)  # content types of a body
+    described: bool = True  # in the description of the interface; not if others have described it
     probe: bool = False  # it is answered however busy the broker is, and costs next to nothing
 
     @property
@@ -165,7 +167,7 @@ def _body_of(route: Route, request: HttpRequest) -> Object:
     content_type = media_type(request, "content-type")
     if content_type == RAW and route.raw:
         return {}
-    if content_type not in ("", JSON) or (request.body and not content_type):
+    if content_type not in ("", *route.accepts) or (request.body and not content_type):
         raise ContentTypeUnknown(f"unsupported content type {content_type[:50]!r}")
     if not request.body:
         return {}

@@ -13,6 +13,7 @@ from pydanube.base.errors.objects import *
 from pydanube.base.errors.pipelines import *
 from pydanube.base.errors.protocols import *
 from pydanube.base.errors.root import Blame, DanubeError
+from pydanube.base.errors.schemas import *
 from pydanube.base.errors.spark import *
 from pydanube.base.errors.storage import *
 from pydanube.base.errors.topics import *
@@ -149,7 +150,14 @@ __all__ = [
     "RequestInvalid",
     "RouteNotFound",
     "RowInvalid",
+    "SchemaCheckFailed",
+    "SchemaInUse",
+    "SchemaIncompatible",
+    "SchemaInvalid",
     "SchemaMismatch",
+    "SchemaModeInvalid",
+    "SchemaNotFound",
+    "SchemaTooComplex",
     "SegmentConflict",
     "SegmentDamaged",
     "SegmentMissing",
@@ -163,6 +171,8 @@ __all__ = [
     "SinkExpired",
     "StateInvalid",
     "StorageKindUnknown",
+    "SubjectInvalid",
+    "SubjectNotFound",
     "SubscriptionConsumerLimitReached",
     "SubscriptionExists",
     "SubscriptionInUse",

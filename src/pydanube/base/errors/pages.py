@@ -78,6 +78,9 @@ _PAGES = {
     ),
     "spark.md": "column_invalid data_lost java_missing option_invalid subscription_in_use topic_replaced",
     "internals/sinks.md": "sink_blocked sink_conflict sink_expired too_many_sinks",
+    "schemas.md#definitions": "schema_invalid schema_too_complex subject_invalid",
+    "schemas.md#compatibility": "schema_check_failed schema_incompatible schema_mode_invalid",
+    "schemas.md#registering-and-looking-up": "schema_in_use schema_not_found subject_not_found",
     "subscriptions.md": "subscription_option_invalid",
     "tiering.md#locations": "object_exists object_missing objects_refused",
     "tiering.md#when-object-storage-is-slow-unavailable-full-or-lost": (

@@ -54,6 +54,7 @@ class DanubeError(Exception):
     http_status: ClassVar[int] = 500
     grpc_status: ClassVar[GrpcStatus] = GrpcStatus.INTERNAL  # clients retry UNAVAILABLE and RESOURCE_EXHAUSTED only
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+    kafka_code: ClassVar[int | None] = None  # what clients of Kafka registries know it as, if not as its HTTP status
 
     def __init_subclass__(cls) -> None:
         """Derives what the class does not state: its code is its name, `topic_not_found` for `TopicNotFound`. A class

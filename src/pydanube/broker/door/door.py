@@ -29,6 +29,7 @@ from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.intake import Account, Intake
 from pydanube.broker.routing.losses import Losses
 from pydanube.broker.routing.router import Router
+from pydanube.broker.schemas.registry import Registry
 from pydanube.broker.serving.dead_letters import publish_dead_letter
 from pydanube.broker.serving.house import Housekeeping
 from pydanube.broker.serving.leftovers import Leftovers
@@ -89,6 +90,7 @@ class Door:
         self.process: Process | None = None  # None until it listens
         self.errands = Errands()
         self.pending = PendingOptions(directory.store)
+        self.schemas = Registry(directory.store, self.clock, self.offload)
         self.presence = Presence(clock.wall())
         self.topic_changes = TopicChanges(directory.store)
         self.around = TopicDependencies(

@@ -19,6 +19,7 @@ from pydanube.broker.door.verbs.base import METHODS
 from pydanube.broker.door.verbs.broker import BrokerVerbs
 from pydanube.broker.door.verbs.leases import LeaseVerbs
 from pydanube.broker.door.verbs.pipelines import PipelineVerbs
+from pydanube.broker.door.verbs.schemas import SchemaVerbs
 from pydanube.broker.door.verbs.sinks import SinkVerbs
 from pydanube.broker.door.verbs.storage import StorageVerbs
 from pydanube.broker.door.verbs.subscriptions import SubscriptionVerbs
@@ -85,6 +86,10 @@ class Session:
     @property
     def storage(self) -> StorageVerbs:
         return StorageVerbs(self._door, self)
+
+    @property
+    def schemas(self) -> SchemaVerbs:
+        return SchemaVerbs(self._door, self)
 
     @property
     def sinks(self) -> SinkVerbs:

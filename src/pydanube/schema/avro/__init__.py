@@ -1,0 +1,1 @@
+"""Schemas in Avro: parsed into types, compared by the rules of resolution, and checked against payloads."""

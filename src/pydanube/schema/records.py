@@ -1,0 +1,46 @@
+"""What the metadata keeps of subjects and their versions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pydanube.schema.definition import Reference
+from pydanube.schema.kinds import CompatibilityMode, SchemaType
+
+
+class SubjectRecord(msgspec.Struct, frozen=True):
+    """A subject. Each change of its versions or its mode changes this record: decisions check only this."""
+
+    id: int  # given once, in the whole cluster
+    last: int  # the highest version that it ever had
+    mode: CompatibilityMode | None = None  # None: that of the registry
+
+
+class SchemaRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A version of a subject."""
+
+    subject: str
+    version: int
+    definition_id: int  # of this version alone, given once in the whole cluster
+    type: SchemaType
+    definition: str
+    fingerprint: str
+    created_at: int  # microseconds since 1970
+    references: list[Reference] = []
+    description: str = ""
+    created_by: str = ""
+    tags: list[str] = []
+
+
+class SchemaIds(msgspec.Struct, frozen=True):
+    """The last ids that were given. They never become smaller."""
+
+    subject: int = 0
+    definition: int = 0
+
+
+class SchemaPlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a definition is: the id of its subject, and its version."""
+
+    subject: int
+    version: int

@@ -1,0 +1,212 @@
+"""Definitions are what anyone may send: they are refused with a sentence, quickly, and never fetch or run anything."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydanube.base.errors import DanubeError, SchemaInvalid, SchemaTooComplex
+from pydanube.base.limits import SCHEMA_BYTES_MAX, SCHEMA_PAYLOAD_DEPTH_MAX
+from pydanube.schema.definition import Reference, Source, canonical, check_references, fingerprint
+from pydanube.schema.kinds import SchemaType, type_named
+from pydanube.schema.parsing import parse
+from pydanube.schema.texts import read_json, text_of
+from schema.making import avro, field, json_schema, record
+
+
+def laughs(levels: int) -> dict[str, Any]:
+    """Each schema applies the next one twice to the same value."""
+    parts: dict[str, Any] = {
+        f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]} for n in range(levels)
+    }
+    return {"$ref": "#/$defs/a0", "$defs": {**parts, f"a{levels}": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("definition", "reason"),
+    [
+        (laughs(40), "schemas apply to one value"),
+        ({"allOf": [{"$ref": "#"}]}, "refers to itself for the same value"),
+        ({"$ref": "http://example.com/schema.json"}, "Retrieval is disabled"),
+        ({"$ref": "file:///etc/passwd"}, "Retrieval is disabled"),
+        ({"$ref": "#/$defs/missing"}, "does not exist"),
+        ({"pattern": "(?=a)b"}, "regex"),
+        ({"pattern": "(a{1000}){1000}"}, "regex"),
+        ({"pattern": "("}, "regex"),
+        ({"type": "strin"}, "type: "),
+        ({"properties": {"a": {"minLength": -1}}}, "properties.a.minLength: "),
+        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "$schema must be"),
+        ([], "is an object, true or false"),
+        ("text", "is an object, true or false"),
+    ],
+    ids=str,
+)
+def test_hostile_json_schemas_are_refused(definition: Any, reason: str) -> None:
+    with pytest.raises((SchemaInvalid, SchemaTooComplex)) as refused:
+        json_schema(definition)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("definition", "reason"),
+    [
+        ("Order", "unknown type 'Order'"),
+        ({"type": "record", "name": "A"}, "fields is missing"),
+        (record(field("a", "int"), field("a", "int")), "the field a is given twice"),
+        (record(field("a", "int", default="x")), "a: the default 'x' is not of the type int"),
+        (record(field("a", ["null", "int"], default=1)), "not of the first type of the union, null"),
+        (record(field("a", "int", default=1 << 31)), "not of the type int"),
+        (record(field("1a", "int")), "is not a valid name of a field"),
+        (record(name="a b"), "is not a valid name of a type"),
+        (record(name="int"), "is the name of a primitive type"),
+        (["null", "null"], "the union has null twice"),
+        (["null", ["int"]], "cannot directly contain another union"),
+        ([], "needs at least one type"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "a symbol is given twice"),
+        ({"type": "enum", "name": "E", "symbols": []}, "symbols must be a list"),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "is not one of the symbols"),
+        ({"type": "fixed", "name": "F", "size": -1}, "size must be a whole number"),
+        ({"type": "array"}, "items is missing"),
+        (record(field("a", record(field("b", {"type": "map"}), name="B"))), "a.b: values is missing"),
+        (record(field("a", record(name="Order"))), "the type Order is defined twice"),
+        (7, "a type must be a name, a list or an object, got 7"),
+        (record(field("a", "int", aliases="b")), "aliases must be a list of names"),
+        (record(field("a", "int", order="up")), "order must be one of"),
+    ],
+    ids=str,
+)
+def test_wrong_avro_schemas_are_refused(definition: Any, reason: str) -> None:
+    with pytest.raises(SchemaInvalid) as refused:
+        avro(definition)
+    assert reason in str(refused.value)
+
+
+def test_depth_and_size_are_bounded() -> None:
+    deep: Any = "int"
+    for _ in range(100):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(SchemaTooComplex, match="nested more than"):
+        avro(deep)
+    with pytest.raises(SchemaTooComplex, match="nested more than"):
+        read_json("[" * 20_000 + "]" * 20_000)
+    with pytest.raises(SchemaTooComplex, match="the maximum is"):
+        text_of(b" " * (SCHEMA_BYTES_MAX + 1))
+    nested = 'syntax = "proto3";' + "message A {" * 200 + "}" * 200
+    with pytest.raises(SchemaTooComplex, match="nested more than"):
+        parse(Source(SchemaType.PROTOBUF, nested))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a": 1, "a": 2}', "gives a name twice"),
+        ("{", "is not valid JSON"),
+        ("NaN", "is not valid JSON: NaN"),
+        ("1e999", "too large"),
+        ("1" * 100, "100 digits"),
+        ('"\\ud800"', "half a surrogate pair"),
+    ],
+)
+def test_what_is_not_plain_json_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(SchemaInvalid, match=reason):
+        read_json(text)
+
+
+def test_text_is_utf_8_without_control_characters() -> None:
+    with pytest.raises(SchemaInvalid, match="byte 1 of the definition is not UTF-8"):
+        text_of(b"a\xff")
+    with pytest.raises(SchemaInvalid, match="character 1 of the definition is a control character"):
+        text_of(b"a\0")
+
+
+def test_a_comparison_that_takes_too_long_ends() -> None:
+    records = [record(field("x", "null"), name="R0")]
+    records += [record(field("x", [f"R{m}" for m in range(n)] + ["null"]), name=f"R{n}") for n in range(1, 60)]
+    old, new = avro(records), avro([{**each, "aliases": [f"R{n}" for n in range(60)]} for each in records])
+    with pytest.raises(SchemaTooComplex, match="steps"):
+        new.breaks_reading(old)
+
+
+def test_payloads_cannot_exhaust_the_stack_or_the_memory() -> None:
+    listed = avro(record(field("next", ["null", "Order"])))
+    assert listed.faults([b"\x02" * SCHEMA_PAYLOAD_DEPTH_MAX + b"\x00"]) == []
+    [fault] = listed.faults([b"\x02" * 1_000_000])
+    assert "a record is inside itself more than" in fault.reason
+    nothing = avro({"type": "array", "items": record(field("a", "null"), field("b", "null"))})
+    assert nothing.faults([b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00"]) == []  # 2^62 items without a byte
+    [fault] = avro({"type": "array", "items": "int"}).faults([b"\xfe\xff\xff\xff\x0f\x00"])
+    assert "items are announced" in fault.reason
+    twice: Any = "null"
+    for n in range(20):
+        twice = record(field("a", twice), field("b", twice if isinstance(twice, str) else twice["name"]), name=f"R{n}")
+    assert avro(twice).faults([b""]) == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(list(SchemaType)),
+    st.text(max_size=60) | st.binary(max_size=60).map(lambda raw: raw.decode("latin-1")),
+)
+def test_whatever_the_text_it_parses_or_is_refused(kind: SchemaType, text: str) -> None:
+    try:
+        parse(Source(kind, text))
+        fingerprint(kind, text)
+    except DanubeError:
+        pass
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=40))
+def test_whatever_the_payload_it_fits_or_has_a_fault(payload: bytes) -> None:
+    for schema in SCHEMAS:
+        assert len(schema.faults([payload, payload])) in (0, 2)
+
+
+SCHEMAS = [
+    avro(record(field("a", "string"), field("b", ["null", "Order", {"type": "map", "values": "long"}]))),
+    json_schema({"type": "object", "properties": {"a": {"items": {"$ref": "#"}}}}),
+    parse(Source(SchemaType.PROTOBUF, 'syntax = "proto3"; message A { A a = 1; string b = 2; map<string, A> c = 3; }')),
+    parse(Source(SchemaType.STRING, "")),
+    parse(Source(SchemaType.NUMBER, "")),
+]
+
+
+def test_blanks_and_the_order_of_names_do_not_make_another_definition() -> None:
+    one, other = '{"type": "object",\n "title": "é"}', '{"title":"é","type":"object"}'
+    assert canonical(SchemaType.JSON_SCHEMA, one) == other
+    assert fingerprint(SchemaType.JSON_SCHEMA, one) == fingerprint(SchemaType.JSON_SCHEMA, other)
+    assert fingerprint(SchemaType.JSON_SCHEMA, one).startswith("sha256:")
+    assert fingerprint(SchemaType.BYTES, "anything") == "bytes"
+    referring = [Reference("a", "subject", 1)]
+    assert fingerprint(SchemaType.AVRO, '"int"') != fingerprint(SchemaType.AVRO, '"int"', referring)
+
+
+def test_references_are_bounded_and_have_names_of_their_own() -> None:
+    with pytest.raises(SchemaInvalid, match="cannot have references"):
+        check_references(SchemaType.STRING, [Reference("a", "s", 1)])
+    with pytest.raises(SchemaInvalid, match="the same name"):
+        check_references(SchemaType.AVRO, [Reference("a", "s", 1), Reference("a", "t", 1)])
+    with pytest.raises(SchemaTooComplex, match="the maximum is"):
+        check_references(SchemaType.AVRO, [Reference(f"a{n}", "s", 1) for n in range(100)])
+    line = Source(SchemaType.AVRO, json.dumps(record(name="Line")))
+    other = Source(SchemaType.AVRO, json.dumps(record(field("a", "int"), name="Line")))
+    inner = Source(SchemaType.AVRO, json.dumps(record(field("l", "Line"), name="Box")), {"Line": other})
+    with pytest.raises(SchemaInvalid, match="two different definitions"):
+        parse(Source(SchemaType.AVRO, '"Line"', {"Line": line, "Box": inner}))
+    with pytest.raises(SchemaInvalid, match="has the type avro"):
+        parse(Source(SchemaType.JSON_SCHEMA, "{}", {"Line": line}))
+    parse(Source(SchemaType.AVRO, json.dumps(record(field("b", "Box"))), {"Box": inner}))
+
+
+@pytest.mark.parametrize(("text", "kind"), [("JSON", "json_schema"), ("Proto", "protobuf"), ("INT64", "number")])
+def test_types_have_other_names(text: str, kind: str) -> None:
+    assert type_named(text) == kind
+
+
+def test_an_unknown_type_is_refused() -> None:
+    with pytest.raises(SchemaInvalid, match="unknown schema type 'xml'"):
+        type_named("xml")
