@@ -17,9 +17,9 @@ import msgspec
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import RECORD_BYTES_MAX, SCHEMA_RECORD_BYTES_MAX
 from pydanube.base.names import TopicName
-from pydanube.stream.assignment import Assignment
 from pydanube.schema.kinds import CompatibilityMode
 from pydanube.schema.records import SchemaIds, SchemaPlace, SchemaRecord, SubjectRecord
+from pydanube.stream.assignment import Assignment
 from pydanube.stream.ledgers import LedgerPage
 from pydanube.stream.stored import StoredStream, decode_page, decode_stream, encode_page, encode_stream
 from pydanube.topic.policies import Policies
