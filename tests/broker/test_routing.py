@@ -7,20 +7,24 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from broker.door_world import caller, host_of, served
 from broker.topic_world import batch_of
+from pydanube.api.grpc.discovery import DiscoveryService
 from pydanube.base.errors import DanubeError, NotOwner, TopicClosed, TopicNotFound
 from pydanube.base.limits import METADATA_OPERATIONS_MAX, WATCH_CHANGES_MAX
 from pydanube.base.names import parse_topic
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.door.door import Door
+from pydanube.broker.door.process import Process
 from pydanube.broker.routing.elsewhere import ELSEWHERE
 from pydanube.broker.routing.router import HERE, Elsewhere
 from pydanube.broker.serving.dead_letters import publish_dead_letter
 from pydanube.broker.topic.dependencies import LetterSource
+from pydanube.operations.broker import BrokerAddress, LookUpTopic
 from pydanube.operations.subscriptions import DescribeSubscription
 from pydanube.operations.topics import CreateTopic, DeleteTopic, DescribeTopic, TruncateTopic
 from pydanube.sim.machine.clock import SimClock
@@ -114,6 +118,21 @@ def test_a_broker_that_does_not_own_a_topic_names_the_owner_and_takes_nothing(as
         assert first.router.where(record, record.name) is HERE
         await served(first, TOPIC)
         await (await served(first, TOPIC)).reliable.publish(batch_of("more")).confirmed
+
+    Brokers().play(story)
+
+
+def test_a_lookup_sends_clients_to_the_owner() -> None:
+    async def story(brokers: Brokers) -> None:
+        doors = {name: await brokers.start(name) for name in "ab"}
+        await filled(doors["a"])
+        for name, door in doors.items():
+            door.process = Process(BrokerAddress("1", f"danubes://{name}:6650", f"{name}:6650"), None)  # type: ignore[arg-type]
+            found = await caller(door).carry_out(LookUpTopic(TOPIC))
+            assert (found.url, found.address, found.topic) == ("danubes://a:6650", "a:6650", TOPIC)
+            call, request = SimpleNamespace(session=caller(door)), SimpleNamespace(topic=TOPIC, request_id=5)
+            answer = await DiscoveryService(f"https://{name}:6650").topic_lookup(call, request)  # type: ignore[arg-type]
+            assert (answer.response_type, answer.connect_url) == (int(name == "a"), "https://a:6650")
 
     Brokers().play(story)
 
