@@ -21,7 +21,7 @@ from pydanube.broker.directory.directory import Directory
 from pydanube.broker.door.door import Door
 from pydanube.broker.door.process import Process
 from pydanube.broker.routing.elsewhere import ELSEWHERE
-from pydanube.broker.routing.router import HERE, Elsewhere
+from pydanube.broker.routing.router import HERE, Elsewhere, Router
 from pydanube.broker.serving.dead_letters import publish_dead_letter
 from pydanube.broker.topic.dependencies import LetterSource
 from pydanube.operations.broker import BrokerAddress, LookUpTopic
@@ -58,8 +58,9 @@ class Brokers:
         await directory.prepare()
         offload = SimOffload(self.loop, self.loop.fork_random("offload"))
         catalog = MetadataCatalog(self.store)
+        router = Router.of(name, self.store, catalog, self.randomness)
         door = Door(
-            directory, catalog, self.nodes, SimClock(self.loop), self.randomness, broker=name, offload=offload
+            directory, catalog, self.nodes, SimClock(self.loop), self.randomness, router=router, offload=offload
         )  # fmt: skip
         await door.router.announce(f"{name}:6650")
         return door
