@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from pydanube.broker.routing.elsewhere import ELSEWHERE
 from pydanube.broker.routing.router import HERE, Elsewhere, Router
 from pydanube.broker.serving.dead_letters import publish_dead_letter
 from pydanube.broker.topic.dependencies import LetterSource
+from pydanube.broker.topic.topic import Topic
 from pydanube.operations.broker import BrokerAddress, LookUpTopic
 from pydanube.operations.subscriptions import DescribeSubscription
 from pydanube.operations.topics import CreateTopic, DeleteTopic, DescribeTopic, TruncateTopic
@@ -35,6 +37,7 @@ from pydanube.storage.metadata.store import MemoryMetadata
 from pydanube.storage.node.memory import MemoryNode
 from pydanube.storage.stream.assignments import Assignments
 from pydanube.storage.stream.catalog import MetadataCatalog
+from pydanube.storage.stream.tenure import Tenure
 from pydanube.stream.assignment import Assignment
 from pydanube.topic.records import SubscriptionKind
 from storage.stream_world import Nodes
@@ -217,6 +220,28 @@ def test_users_of_a_topic_that_another_broker_gets_are_told_at_once(topics: int)
         assert before < topic.epoch <= before + count
         assert topic.bounds == (0, 3)
         await topic.publish(batch_of("m3")).confirmed
+
+    Brokers().play(story)
+
+
+def test_a_topic_that_is_moved_while_it_is_opened_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(brokers: Brokers) -> None:
+        first, second = await brokers.start("a"), await brokers.start("b")
+        record = await first.directory.create_topic(parse_topic(TOPIC))
+        opening = Topic.open
+
+        async def moved(tenure: Tenure, *arguments: Any) -> Topic:
+            topic = await opening(tenure, *arguments)
+            await brokers.assignments.assign_all([tenure.topic], second.router.me)
+            await asyncio.sleep(1)
+            return topic
+
+        monkeypatch.setattr(Topic, "open", moved)
+        with pytest.raises(NotOwner, match="b:6650"):
+            await served(first, TOPIC)
+        assert first.topics.opened() == []
+        monkeypatch.setattr(Topic, "open", opening)
+        assert (await served(second, TOPIC)).record == record
 
     Brokers().play(story)
 
