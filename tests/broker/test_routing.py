@@ -7,20 +7,26 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker.door_world import caller, host_of, served
 from broker.topic_world import batch_of
+from pydanube.api.grpc.discovery import DiscoveryService
 from pydanube.base.errors import DanubeError, NotOwner, TopicClosed, TopicNotFound
 from pydanube.base.limits import METADATA_OPERATIONS_MAX, WATCH_CHANGES_MAX
 from pydanube.base.names import parse_topic
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.door.door import Door
+from pydanube.broker.door.process import Process
 from pydanube.broker.routing.elsewhere import ELSEWHERE
-from pydanube.broker.routing.router import HERE, Elsewhere
+from pydanube.broker.routing.router import HERE, Elsewhere, Router
 from pydanube.broker.serving.dead_letters import publish_dead_letter
 from pydanube.broker.topic.dependencies import LetterSource
+from pydanube.broker.topic.topic import Topic
+from pydanube.operations.broker import BrokerAddress, LookUpTopic
 from pydanube.operations.subscriptions import DescribeSubscription
 from pydanube.operations.topics import CreateTopic, DeleteTopic, DescribeTopic, TruncateTopic
 from pydanube.sim.machine.clock import SimClock
@@ -31,6 +37,7 @@ from pydanube.storage.metadata.store import MemoryMetadata
 from pydanube.storage.node.memory import MemoryNode
 from pydanube.storage.stream.assignments import Assignments
 from pydanube.storage.stream.catalog import MetadataCatalog
+from pydanube.storage.stream.tenure import Tenure
 from pydanube.stream.assignment import Assignment
 from pydanube.topic.records import SubscriptionKind
 from storage.stream_world import Nodes
@@ -54,8 +61,9 @@ class Brokers:
         await directory.prepare()
         offload = SimOffload(self.loop, self.loop.fork_random("offload"))
         catalog = MetadataCatalog(self.store)
+        router = Router.of(name, self.store, catalog, self.randomness)
         door = Door(
-            directory, catalog, self.nodes, SimClock(self.loop), self.randomness, broker=name, offload=offload
+            directory, catalog, self.nodes, SimClock(self.loop), self.randomness, router=router, offload=offload
         )  # fmt: skip
         await door.router.announce(f"{name}:6650")
         return door
@@ -114,6 +122,21 @@ def test_a_broker_that_does_not_own_a_topic_names_the_owner_and_takes_nothing(as
         assert first.router.where(record, record.name) is HERE
         await served(first, TOPIC)
         await (await served(first, TOPIC)).reliable.publish(batch_of("more")).confirmed
+
+    Brokers().play(story)
+
+
+def test_a_lookup_sends_clients_to_the_owner() -> None:
+    async def story(brokers: Brokers) -> None:
+        doors = {name: await brokers.start(name) for name in "ab"}
+        await filled(doors["a"])
+        for name, door in doors.items():
+            door.process = Process(BrokerAddress("1", f"danubes://{name}:6650", f"{name}:6650"), None)  # type: ignore[arg-type]
+            found = await caller(door).carry_out(LookUpTopic(TOPIC))
+            assert (found.url, found.address, found.topic) == ("danubes://a:6650", "a:6650", TOPIC)
+            call, request = SimpleNamespace(session=caller(door)), SimpleNamespace(topic=TOPIC, request_id=5)
+            answer = await DiscoveryService(f"https://{name}:6650").topic_lookup(call, request)  # type: ignore[arg-type]
+            assert (answer.response_type, answer.connect_url) == (int(name == "a"), "https://a:6650")
 
     Brokers().play(story)
 
@@ -197,6 +220,28 @@ def test_users_of_a_topic_that_another_broker_gets_are_told_at_once(topics: int)
         assert before < topic.epoch <= before + count
         assert topic.bounds == (0, 3)
         await topic.publish(batch_of("m3")).confirmed
+
+    Brokers().play(story)
+
+
+def test_a_topic_that_is_moved_while_it_is_opened_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(brokers: Brokers) -> None:
+        first, second = await brokers.start("a"), await brokers.start("b")
+        record = await first.directory.create_topic(parse_topic(TOPIC))
+        opening = Topic.open
+
+        async def moved(tenure: Tenure, *arguments: Any) -> Topic:
+            topic = await opening(tenure, *arguments)
+            await brokers.assignments.assign_all([tenure.topic], second.router.me)
+            await asyncio.sleep(1)
+            return topic
+
+        monkeypatch.setattr(Topic, "open", moved)
+        with pytest.raises(NotOwner, match="b:6650"):
+            await served(first, TOPIC)
+        assert first.topics.opened() == []
+        monkeypatch.setattr(Topic, "open", opening)
+        assert (await served(second, TOPIC)).record == record
 
     Brokers().play(story)
 

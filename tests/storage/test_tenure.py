@@ -134,6 +134,28 @@ def test_an_owner_that_lost_its_topic_changes_nothing_although_no_one_has_change
     Scene().play(story)
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.001, 0.004, 0.01])
+def test_a_topic_that_is_lost_while_a_ledger_is_opened_stays_lost(pause: float) -> None:
+    async def story(scene: Scene) -> None:
+        messages, state = await opened(scene, scene.memory_nodes(1), scene.catalog, "old")
+        await filled([messages, state])
+        messages.roll()
+        state.roll()
+        await asyncio.sleep(pause)
+        for stream in (messages, state):
+            stream.lose(OwnershipLost("moved"))
+        await asyncio.sleep(1)
+        for stream in (messages, state):
+            with pytest.raises(OwnershipLost, match="moved"):
+                stream.append(batch(4))
+            with pytest.raises(OwnershipLost, match="moved"):
+                await stream.ready()
+            await stream.close()
+            stream.lose(OwnershipLost("again"))
+
+    Scene().play(story)
+
+
 def test_a_ledger_that_fails_is_fenced_with_a_newer_epoch_and_the_other_stream_goes_on() -> None:
     async def story(scene: Scene) -> None:
         nodes = scene.memory_nodes(1)

@@ -50,15 +50,11 @@ from pydanube.ports.storage import StorageNodes
 from pydanube.storage.checked_clock import checked_clock
 from pydanube.storage.stream.cold import ColdReader, ColdTier
 from pydanube.storage.stream.tail import TailCache
-from pydanube.stream.assignment import Assignment
 from pydanube.wire.batch import Batch
 
 
 class Door:
-    """Owned by the broker's loop. `authorise` is asked before every operation, including those of the broker itself.
-
-    `broker` is the broker's name in the metadata, which it keeps when it restarts.
-    """
+    """Owned by the broker's loop. `authorise` is asked before every operation, including those of the broker itself."""
 
     def __init__(
         self,
@@ -68,7 +64,7 @@ class Door:
         clock: Clock,
         randomness: Randomness,
         *,
-        broker: str = "",
+        router: Router | None = None,
         cache: TailCache | None = None,
         auto_create: bool = True,
         room: DiskRoom | None = None,
@@ -96,9 +92,8 @@ class Door:
         self.around = TopicDependencies(
             catalog, nodes, self.clock, randomness, self.cache, self._publish_dead_letter, tier, self.offload
         )
-        me = Assignment(broker, randomness.bytes(8).hex())
-        self.router = Router(directory.store, catalog, me)
-        directory.owner = me
+        self.router = router or Router.of("", directory.store, catalog, randomness)
+        directory.owner = self.router.me
         self.topics = OpenTopics(
             directory, self.router, self.around, self.room, self.authorise, auto_create=auto_create
         )
@@ -126,7 +121,7 @@ class Door:
             self.topics, self.tiers, self.tiering, self.pipelines, self.sinks, self.presence, self.cache, self.clock,
             self.room, self.leasing,
         )  # fmt: skip
-        self.losses = Losses(self.router.assignments, me, self.topics.lose, self.topics.lose_moved)
+        self.losses = Losses(self.router.assignments, self.router.me, self.topics.lose, self.topics.lose_moved)
         self.losses.begin()
         loops = (self.housekeeping, self.sinks, self.room, self.topic_changes, self.tiering, self.losses)
         self.presence.guards += [each.guard for each in loops if each is not None]

@@ -18,6 +18,7 @@ from pydanube.base.names import TopicName
 from pydanube.metadata.tables import BROKERS, TOPICS, KnownBroker, topic_key
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.metadata import MetadataStore
+from pydanube.ports.randomness import Randomness
 from pydanube.storage.metadata.table import Edit, Table, edited
 from pydanube.storage.stream.assignments import Assignments
 from pydanube.storage.stream.tenure import Tenure
@@ -55,6 +56,11 @@ class Router:
         self._topics = Table(store, TOPICS)
         self._brokers = Table(store, BROKERS)
         self._openings: dict[str, int] = {}  # how often each topic was opened since this broker started
+
+    @classmethod
+    def of(cls, broker: str, store: MetadataStore, catalog: Catalog, randomness: Randomness) -> Router:
+        """The router of a life that begins now. The broker keeps its name in the metadata when it restarts."""
+        return cls(store, catalog, Assignment(broker, randomness.bytes(8).hex()))
 
     async def announce(self, address: str) -> None:
         """Lets other brokers know where clients reach this one."""

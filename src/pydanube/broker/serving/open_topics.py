@@ -30,7 +30,7 @@ from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.quotas import Usage
-from pydanube.broker.routing.router import HERE, Router
+from pydanube.broker.routing.router import HERE, Elsewhere, Router
 from pydanube.broker.serving.leftovers import cut_off
 from pydanube.broker.serving.open_topic import OpenTopic, topic_options
 from pydanube.broker.topic.best_effort import BestEffortTopic
@@ -286,6 +286,10 @@ class OpenTopics:
             deleted = TopicNotFound(f"topic {name} was deleted")
             await served.close(deleted, seal=False)
             raise deleted
+        place = self.router.where(record, name)
+        if isinstance(place, Elsewhere):  # it was moved after the last of its streams was opened
+            await served.close(seal=False)
+            raise place.refusal(name)
         opened = self._opened[name] = OpenTopic(name, record, served, policies, self._room, changing=changing)
         self._follow(opened, current, self._directory.policies(name.namespace))
         opened.settle_usage()

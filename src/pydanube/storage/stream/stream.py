@@ -289,7 +289,8 @@ class Stream(StreamReader):
 
     def lose(self, why: OwnershipLost) -> None:
         """Called when the topic is known to belong to another owner."""
-        if not self.lost:
+        if not isinstance(self._state, TakenOver | Closed):
+            self._task.cancel()  # a ledger that is being opened would never take an append
             self._lose(why)
 
     def _lose(self, error: OwnershipLost) -> None:
