@@ -311,7 +311,7 @@ def test_the_longest_turn_is_remembered_for_a_while() -> None:
 
 def test_a_pause_of_the_collector_counts_for_the_longest_turn() -> None:
     loop, lengths = Loop(), TurnLengths()
-    watch = LoopWatch(loop, lengths, loop.time)  # type: ignore[arg-type]
+    watch = LoopWatch(loop, lengths, loop.time, lambda: 1.0)  # type: ignore[arg-type]
 
     def slow(phase: str, _: Any) -> None:
         loop.now += 0.5 * (phase == "stop")
@@ -324,7 +324,7 @@ def test_a_pause_of_the_collector_counts_for_the_longest_turn() -> None:
         watch.stop()
     gc.collect()
     assert lengths.longest_pause.seconds == lengths.longest.seconds == 0.5
-    assert 0 < lengths.dearest.seconds < 0.5, "the processor did not notice that the clock moved"
+    assert lengths.dearest.seconds == 0, "the processor did nothing"
     assert watch._collecting not in gc.callbacks
 
 
