@@ -331,8 +331,8 @@ def test_a_pause_of_the_collector_counts_for_the_longest_turn() -> None:
 def test_new_objects_are_examined_before_they_are_many() -> None:
     """The interpreter counts new objects less those that are gone: a cache that drops an old one for each new one never
     makes it begin."""
-    loop = Loop()
-    watch = LoopWatch(loop, TurnLengths(), loop.time)  # type: ignore[arg-type]
+    loop, lengths = Loop(), TurnLengths()
+    watch = LoopWatch(loop, lengths, loop.time)  # type: ignore[arg-type]
     thresholds = gc.get_threshold()
     gc.set_threshold(100_000)
     try:
@@ -340,6 +340,12 @@ def test_new_objects_are_examined_before_they_are_many() -> None:
         assert len(gc.get_objects(0)) >= len(kept)
         loop.ring()
         assert len(gc.get_objects(0)) + len(gc.get_objects(1)) < len(kept)
+        more: list[list[int]] = [[] for _ in range(5_000)]
+        loop.ring()
+        assert len(gc.get_objects(0)) >= len(more), "it was not busy, so there is time"
+        lengths.add(0.001, 0.001)
+        loop.ring()
+        assert len(gc.get_objects(0)) < len(more)
     finally:
         gc.set_threshold(*thresholds)
         watch.stop()
