@@ -19,7 +19,7 @@ class SystemClock:
 
 
 def thread_seconds() -> float:
-    """The processor time of the calling thread: unlike the clock, it stands still while other programs run."""
+    """The processor time of the calling thread: unlike the clock, it does not count what other programs use."""
     return time.thread_time()
 
 

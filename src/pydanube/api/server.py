@@ -47,7 +47,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 STOP_SECONDS = 8  # after the signal; supervisors kill after ten. What is not durable by then was never promised
 UNCLEAN = 1  # exit status
-FULL_COLLECTION_ROUNDS = 10_000_000  # of those for new objects, of which there are fifty in a second
+FULL_COLLECTION_ROUNDS = 10_000_000  # of those for new objects, of which there are up to fifty in a second
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 A producer builds the content; the broker only puts a stamp in front of it, and neither changes nor decodes it. Bytes
 from outside become a `Batch` only through `parse` or `from_parts`, which raise `BatchInvalid`, `BatchDamaged` or
-`BatchTooLarge`, whatever the bytes. The format is specified in `docs/internals/batch.md`.
+`BatchTooLarge`, whatever the bytes; `verified` is for what another process of this broker has built. The format is
+specified in `docs/internals/batch.md`.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class Batch:
     @classmethod
     def verified(cls, stamp: bytes, content: bytes) -> Batch:
         """Like `from_parts`, for what a process of this broker has just built or checked: computes no checksum again.
-        Whoever the batch goes to checks them as always."""
+        Clients check them as always."""
         if len(stamp) != STAMP_BYTES or len(content) < HEADER_BYTES:
             raise BatchDamaged(f"{len(stamp) + len(content)} bytes are too few for a batch")
         header = read_header(content)

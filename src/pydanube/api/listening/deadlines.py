@@ -14,7 +14,7 @@ from pydanube.api.listening.turns import Turns
 
 
 class Deadline:
-    """Calls `work` after so many seconds, unless it is cancelled before its turn."""
+    """Calls `work` in the first turn after `seconds`, unless it is cancelled before."""
 
     __slots__ = ("_timer", "_turns", "_work")
 

@@ -16,6 +16,7 @@ from pydanube.adapters.system import thread_seconds
 from pydanube.base.counting import Histogram
 
 WATCH_SECONDS = 0.02  # between two samples
+COLLECT_SECONDS = 1.0
 NEW_OBJECTS = 1  # the older of two generations of the collector; between two samples come ten thousand that stay
 WATCH_WINDOW_SECONDS = 30.0  # the longest covers this window and the previous one
 TURN_BOUNDS = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.5)
@@ -76,6 +77,7 @@ class LoopWatch:
         self._processor = processor
         self._window_end = now() + WATCH_WINDOW_SECONDS
         self._paused = now(), processor()  # when the collector began
+        self._busy, self._collect_by = 0.0, now()
         self._timer: TimerHandle
         gc.callbacks.append(self._collecting)
         self._set()
@@ -90,8 +92,15 @@ class LoopWatch:
         if now >= self._window_end:
             lengths.window_over()
             self._window_end = now + WATCH_WINDOW_SECONDS
-        gc.collect(NEW_OBJECTS)
+        self._collect(now)
         self._set()
+
+    def _collect(self, now: float) -> None:
+        """Has new objects examined: after each sample while the loop is busy with clients, otherwise once a second."""
+        busy = self._lengths.served.sum
+        if busy != self._busy or now >= self._collect_by:
+            self._busy, self._collect_by = busy, now + COLLECT_SECONDS
+            gc.collect(NEW_OBJECTS)
 
     def _collecting(self, phase: str, _: Mapping[str, int]) -> None:
         """Called by the collector, in whichever thread it runs: all others wait, and so does the loop."""
