@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 import fastavro
@@ -118,7 +118,11 @@ async def registry(figures: Figures) -> None:
         empty = await seconds_to_open(Path(directory) / "empty", None)
         full = await seconds_to_open(Path(directory) / "full", fill)
         figures.report(
-            "opening the metadata with 10,000 subjects × 10 versions", full - empty, "s", 1.0, at_least=False
+            "opening the metadata with 10,000 subjects × 10 versions, processor time",
+            full - empty,
+            "s",
+            1.0,
+            at_least=False,
         )
         disk = PosixDisk(Path(directory) / "full")
         store = await RaftMetadata.open(disk, SystemRandomness())
@@ -136,9 +140,9 @@ async def seconds_to_open(directory: Path, work: Callable[[MetadataStore], Corou
     directory.mkdir()  # noqa: ASYNC240 - nothing else runs
     for writes in (True, False):
         disk = PosixDisk(directory)
-        start = perf_counter()
+        start = process_time()
         store = await RaftMetadata.open(disk, SystemRandomness())
-        seconds = perf_counter() - start
+        seconds = process_time() - start
         if writes and work is not None:
             await work(store)
         await store.close()
