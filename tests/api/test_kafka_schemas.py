@@ -13,6 +13,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from danube.proto.DanubeApi_pb2 import MsgID
 
 from pydanube.testing.broker import broker_thread
 
@@ -141,3 +142,13 @@ def test_the_serializers_of_kafka_clients_work(client: SchemaRegistryClient) -> 
     context = SerializationContext("json-payments", MessageField.VALUE)
     payload = JSONSerializer(JSON_ORDER, client)({"id": 8}, context)
     assert JSONDeserializer(JSON_ORDER, schema_registry_client=client)(payload, context) == {"id": 8}
+
+
+def test_the_protobuf_serializer_sends_a_descriptor(client: SchemaRegistryClient) -> None:
+    pytest.importorskip("google.type", reason="the serializer needs googleapis-common-protos, which comes with Spark")
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+
+    context, options = SerializationContext("places", MessageField.VALUE), {"use.deprecated.format": False}
+    payload = ProtobufSerializer(MsgID, client, options)(MsgID(topic_name="x"), context)
+    assert ProtobufDeserializer(MsgID, options, client)(payload, context) == MsgID(topic_name="x")
+    assert client.get_latest_version("places-value").schema.schema_type == "PROTOBUF"

@@ -145,7 +145,7 @@ def test_every_answer_is_as_the_description_says(tmp_path: Path) -> None:
             facts = {"info": {"host": "here"}, "state": "running", "progress": {"batch": 1}, "lines": ["begun"]}
             await client.report_pipeline("by-minute", "r1", **facts)
         asked = 0
-        for route in (each for each in make_router().routes if each.described):
+        for route in make_router().described:
             operation = described["paths"][route.template][route.method.lower()]
             if route.content_type != JSON or route.status == 204:
                 continue

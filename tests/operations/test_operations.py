@@ -272,7 +272,7 @@ def test_every_request_is_carried_out_by_a_method_that_gives_its_answer() -> Non
 
 def test_every_request_can_be_made_over_some_protocol() -> None:
     native = {request for request, _ in VERBS.values()}
-    routed = {route.request for route in make_router().routes if route.described}
+    routed = {route.request for route in make_router().described}
     assert set(METHODS) <= native
     assert set(REQUESTS.values()) == (native | routed) - {None}
     assert all(request.operation == name for name, (request, _) in VERBS.items())

@@ -163,3 +163,49 @@ def test_references_to_other_documents_are_followed() -> None:
     new = json_schema(order, {"person.json": obj({"age": A})})
     assert said(new.breaks_reading(old)) == ["buyer.age: the reader does not accept the type integer"]
     assert said(old.breaks_reading(old)) == []
+
+
+KIND_A = obj({"kind": {"const": "a"}, "x": N}, required=["kind"])
+KIND_B = obj({"kind": {"const": "b"}, "y": N}, required=["kind"])
+WIDER_A = obj({"kind": {"const": "a"}, "x": {"type": "number"}}, required=["kind"])
+
+
+def test_of_one_of_exactly_one_must_fit() -> None:
+    def breaks(reader: Any, writer: Any) -> list[str]:
+        return said(json_schema(reader).breaks_reading(json_schema(writer)))
+
+    assert breaks({"oneOf": [WIDER_A, KIND_B]}, {"oneOf": [KIND_A, KIND_B]}) == []  # told apart by a property
+    assert breaks({"oneOf": [A, N]}, {"oneOf": [A]}) == []  # told apart by their types
+    overlap = {"oneOf": [N, {"type": "number"}]}
+    assert breaks(overlap, overlap) == []  # a number that was written fits one of them, then as now
+    assert breaks(overlap, N) == ["what was written may fit more than one of the reader's alternatives"]
+
+
+def test_a_keyword_that_stays_the_same_may_refer_to_something_else() -> None:
+    def refers(to: Any, keyword: str = "if") -> Any:
+        return {keyword: {"$ref": "#/$defs/a"}, "then": {"minLength": 1}, "$defs": {"a": to}}
+
+    assert said(json_schema(refers(A)).breaks_reading(json_schema(refers(A)))) == []
+    assert said(json_schema(refers(A)).breaks_reading(json_schema(refers(N)))) == [
+        "if differs, so what was written may not be accepted"
+    ]
+
+
+def test_lists_of_objects_and_overlapping_patterns_are_compared_by_their_parts() -> None:
+    def breaks(reader: Any, writer: Any) -> list[str]:
+        return said(json_schema(reader).breaks_reading(json_schema(writer)))
+
+    listed = {"enum": [{"a": 1}, {"a": 2}, [1], "x"]}
+    assert breaks({"properties": {"a": N}}, listed) == []
+    assert breaks({"properties": {"a": {"maximum": 1}}, "maxItems": 0}, listed) == [
+        "a: the reader accepts nothing above 1",
+        "the reader accepts no more than 0 items",
+    ]
+    patterns = {"type": "object", "patternProperties": {"^x": A}}
+    assert breaks({"patternProperties": {"^x-": N}}, patterns) == [
+        "{/^x-/}: the reader does not accept the type string"
+    ]
+    both = {"properties": {"x": {}}, "patternProperties": {"^x": N}}
+    assert breaks(both, obj({"x": A})) == ["x: the reader does not accept the type string"]
+    assert breaks(obj({"a": A}, unevaluatedProperties=False), obj({"a": A}))[0].startswith("what the reader leaves")
+    assert breaks({"not": {"type": "object"}}, {"not": obj({"a": A})}) != []

@@ -18,7 +18,7 @@ from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import RECORD_BYTES_MAX, SCHEMA_RECORD_BYTES_MAX
 from pydanube.base.names import TopicName
 from pydanube.schema.kinds import CompatibilityMode
-from pydanube.schema.records import SchemaIds, SchemaPlace, SchemaRecord, SubjectRecord
+from pydanube.schema.records import SchemaIds, SchemaRecord, SubjectRecord
 from pydanube.stream.assignment import Assignment
 from pydanube.stream.ledgers import LedgerPage
 from pydanube.stream.stored import StoredStream, decode_page, decode_stream, encode_page, encode_stream
@@ -131,22 +131,13 @@ def consumer_key(number: int) -> str:
     return f"{number:016x}"
 
 
-def versions_of(schema: int) -> str:
-    """The start of the keys of a subject's versions."""
-    return f"{schema:016x}/"
-
-
-def version_key(schema: int, version: int) -> str:
-    return f"{versions_of(schema)}{version:010d}"  # keys sort in the order of the versions
-
-
-def referring_key(referred: str, referring: str) -> str:
-    """The key of a reference between two versions, of which each is given as its key."""
-    return f"{referred}/{referring}"
-
-
 def id_key(number: int) -> str:
     return f"{number:016x}"
+
+
+def referring_key(referred: int, referring: int | None = None) -> str:
+    """The key of a reference between two definitions, or the start of all those to one."""
+    return f"{id_key(referred)}/{'' if referring is None else id_key(referring)}"
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------
@@ -275,18 +266,13 @@ SUBJECT_NAMES = Layout(
     str.encode, lambda _, value: value.decode(),
 )  # fmt: skip
 SCHEMAS = Layout(
-    "schemas/versions/", "<id of the subject>/<version>", SchemaRecord,
+    "schemas/definitions/", "<id of the definition>", SchemaRecord,
     "broker/schemas/registry.py", "A version of a subject, with its definition.",
     msgspec.json.encode, _decoder(SchemaRecord), SCHEMA_RECORD_BYTES_MAX,
 )  # fmt: skip
-DEFINITIONS = Layout(
-    "schemas/definitions/", "<id of the definition>", SchemaPlace,
-    "broker/schemas/registry.py", "The version that has a definition.",
-    msgspec.json.encode, _decoder(SchemaPlace),
-)  # fmt: skip
 REFERRING = Layout(
-    "schemas/references/", "<key of a version>/<key of a version that refers to it>", int,
-    "broker/schemas/registry.py", "A reference, because of which the first version cannot be deleted.",
+    "schemas/references/", "<id of a definition>/<id of a definition that refers to it>", int,
+    "broker/schemas/registry.py", "A reference, because of which the first definition cannot be deleted.",
     _number, lambda _, value: int(value),
 )  # fmt: skip
 SCHEMA_IDS = Layout(
@@ -303,5 +289,5 @@ SCHEMA_MODE = Layout(
 TABLES: tuple[Layout[Any], ...] = (
     NAMESPACES, TOPICS, TURNS, TOPIC_IDS, CHANGES, SINKS, BROKERS, ASSIGNMENTS, STREAMS, PAGES, LEDGER_IDS,
     STORAGE_NODE, OBJECTS, PENDING_OPTIONS, CONSUMERS, REDRIVES, PIPELINE_RECORDS,
-    SUBJECTS, SUBJECT_NAMES, SCHEMAS, DEFINITIONS, REFERRING, SCHEMA_IDS, SCHEMA_MODE,
+    SUBJECTS, SUBJECT_NAMES, SCHEMAS, REFERRING, SCHEMA_IDS, SCHEMA_MODE,
 )  # fmt: skip

@@ -13,7 +13,14 @@ class SubjectRecord(msgspec.Struct, frozen=True):
 
     id: int  # given once, in the whole cluster
     last: int  # the highest version that it ever had
+    versions: list[tuple[int, int]]  # those that were not deleted, each with the id of its definition
     mode: CompatibilityMode | None = None  # None: that of the registry
+
+    def definition_of(self, version: int | None) -> int | None:
+        """The id of the definition of a version, or of the last one that was not deleted."""
+        if version is None:
+            return self.versions[-1][1]
+        return next((definition for each, definition in self.versions if each == version), None)
 
 
 class SchemaRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,10 +44,3 @@ class SchemaIds(msgspec.Struct, frozen=True):
 
     subject: int = 0
     definition: int = 0
-
-
-class SchemaPlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where a definition is: the id of its subject, and its version."""
-
-    subject: int
-    version: int

@@ -82,6 +82,11 @@ class Router:
         for route in routes:
             self._by_length.setdefault(len(route.segments), []).append((route.segments, route))
 
+    @property
+    def described(self) -> list[Route]:
+        """The routes that are in the description of the interface."""
+        return [route for route in self.routes if route.described]
+
     def is_probe(self, request: HttpRequest) -> bool:
         return request.target in self._probes
 

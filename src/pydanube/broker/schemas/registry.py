@@ -31,7 +31,6 @@ from pydanube.base.limits import (
 )
 from pydanube.broker.schemas.judging import judge
 from pydanube.metadata.tables import (
-    DEFINITIONS,
     REFERRING,
     SCHEMA_IDS,
     SCHEMA_MODE,
@@ -40,8 +39,6 @@ from pydanube.metadata.tables import (
     SUBJECTS,
     id_key,
     referring_key,
-    version_key,
-    versions_of,
 )
 from pydanube.ports.clock import Clock
 from pydanube.ports.metadata import MetadataStore
@@ -49,7 +46,7 @@ from pydanube.ports.offload import Offload
 from pydanube.schema.compatibility import Incompatibility
 from pydanube.schema.definition import PLAIN, Reference, Source, check_references, fingerprint
 from pydanube.schema.kinds import DEFAULT_MODE, CompatibilityMode, SchemaType
-from pydanube.schema.records import SchemaIds, SchemaPlace, SchemaRecord, SubjectRecord
+from pydanube.schema.records import SchemaIds, SchemaRecord, SubjectRecord
 from pydanube.storage.metadata.table import Edit, Table, edited
 
 
@@ -96,7 +93,6 @@ class Registry:
         self._subjects = Table(store, SUBJECTS)
         self._names = Table(store, SUBJECT_NAMES)
         self._schemas = Table(store, SCHEMAS)
-        self._definitions = Table(store, DEFINITIONS)
         self._referring = Table(store, REFERRING)
         self._ids = Table(store, SCHEMA_IDS)
         self._mode = Table(store, SCHEMA_MODE)
@@ -113,19 +109,16 @@ class Registry:
     def find(self, subject: str, version: int | None = None) -> Found:
         """A version of a subject, or its last one."""
         record = self._subject(subject)
-        schema = self._schemas.get(version_key(record.id, version or record.last))
-        if schema is None and version is None:  # the last one was deleted
-            schema = self._schemas.get(self._schemas.keys(versions_of(record.id))[-1])
-        if schema is None:
+        definition = record.definition_of(version)
+        if definition is None:
             raise SchemaNotFound(f"the subject {subject!r:.200} has no version {version}")
-        return Found(record, schema, self._mode_of(record))
+        return Found(record, self._schema(definition), self._mode_of(record))
 
     def versions(self, subject: str, after: int = 0, limit: int | None = None) -> list[Found]:
         """The versions of a subject that were not deleted, in their order, behind the version `after`."""
         record = self._subject(subject)
-        mode, start = self._mode_of(record), versions_of(record.id)
-        rows = self._schemas.scan(start, after=version_key(record.id, after), limit=limit)
-        return [Found(record, each.record, mode) for each in rows]
+        mode, wanted = self._mode_of(record), [each for version, each in record.versions if version > after]
+        return [Found(record, self._schema(each), mode) for each in wanted[:limit]]
 
     def subject_of(self, schema: int) -> str:
         """The name of the subject with this id."""
@@ -136,10 +129,10 @@ class Registry:
 
     def place_of(self, definition: int) -> tuple[str, int]:
         """The subject and the version of the definition with this id."""
-        place = self._definitions.get(id_key(definition))
-        if place is None:
+        schema = self._schemas.get(id_key(definition))
+        if schema is None:
             raise SchemaNotFound(f"no definition has the id {definition}")
-        return self.subject_of(place.subject), place.version
+        return schema.subject, schema.version
 
     def registered(self, subject: str, definition: Definition) -> Found:
         """The version of the subject that has this definition."""
@@ -151,8 +144,10 @@ class Registry:
 
     def referring(self, subject: str, version: int) -> list[SchemaRecord]:
         """The versions of other subjects that refer to this one."""
-        found = self.find(subject, version)
-        start = referring_key(version_key(found.subject.id, version), "")
+        return self._referring_to(self.find(subject, version).schema.definition_id)
+
+    def _referring_to(self, definition: int) -> list[SchemaRecord]:
+        start = referring_key(definition)
         records = (self._schemas.get(key[len(start) :]) for key in self._referring.keys(start))
         return [each for each in records if each is not None]
 
@@ -169,6 +164,11 @@ class Registry:
             raise _no_subject(name)
         return record
 
+    def _schema(self, definition: int) -> SchemaRecord:
+        schema = self._schemas.get(id_key(definition))
+        assert schema is not None, definition
+        return schema
+
     def _mode_of(self, subject: SubjectRecord | None) -> CompatibilityMode:
         own = None if subject is None else subject.mode
         return own or self._mode.get() or DEFAULT_MODE
@@ -177,7 +177,7 @@ class Registry:
         row = self._subjects.row(name)
         if row is None:
             return _Known(None, 0, self._mode_of(None), [])
-        versions = [each.record for each in self._schemas.scan(versions_of(row.record.id))]
+        versions = [self._schema(each) for _, each in row.record.versions]
         return _Known(row.record, row.version, self._mode_of(row.record), versions)
 
     # -- registering ---------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class Registry:
 
     async def _judge(self, definition: Definition, mode: CompatibilityMode, known: _Known) -> list[Incompatibility]:
         """An equal definition needs no comparison, but has to be valid too."""
-        loaded: dict[str, Source] = {}
+        loaded: dict[int, Source] = {}
         source = self._source(definition.type, definition.text, definition.references, loaded)
         asked = known.versions if mode.is_transitive else known.versions[-1:]
         if mode is CompatibilityMode.NONE or _same(definition, known) is not None:
@@ -231,20 +231,20 @@ class Registry:
         return await self._offload.run(judge, source, mode, older)
 
     def _source(
-        self, kind: SchemaType, text: str, references: Sequence[Reference], loaded: dict[str, Source]
+        self, kind: SchemaType, text: str, references: Sequence[Reference], loaded: dict[int, Source]
     ) -> Source:
         """The definition with all that it refers to."""
         inner: dict[str, Source] = {}
         for each in references:
-            key = version_key(self._subject(each.subject).id, each.version)
-            if key not in loaded:
-                record = self._schemas.get(key)
-                if record is None:
-                    raise SchemaNotFound(f"the reference {each.name!r:.200} names {_named(each)}, which does not exist")
+            definition = self._subject(each.subject).definition_of(each.version)
+            if definition is None:
+                raise SchemaNotFound(f"the reference {each.name!r:.200} names {_named(each)}, which does not exist")
+            if definition not in loaded:
                 if len(loaded) > SCHEMA_VERSIONS_MAX + SCHEMA_SOURCES_MAX:
                     raise LimitReached(f"more than {len(loaded)} definitions are needed to compare the versions")
-                loaded[key] = self._source(record.type, record.definition, record.references, loaded)
-            inner[each.name] = loaded[key]
+                record = self._schema(definition)
+                loaded[definition] = self._source(record.type, record.definition, record.references, loaded)
+            inner[each.name] = loaded[definition]
         return Source(kind, text, inner)
 
     def _decide(self, name: str, definition: Definition, known: _Known, edit: Edit) -> Found | None:
@@ -258,8 +258,9 @@ class Registry:
             raise LimitReached(f"{name!r:.200} has {SCHEMA_VERSIONS_MAX} versions already; delete some")
         ids = edit.read(self._ids) or SchemaIds()
         ids = SchemaIds(ids.subject + (subject is None), ids.definition + 1)
-        subject = SubjectRecord(ids.subject, 0) if subject is None else subject
-        subject = SubjectRecord(subject.id, subject.last + 1, subject.mode)
+        subject = SubjectRecord(ids.subject, 0, []) if subject is None else subject
+        made = (subject.last + 1, ids.definition)
+        subject = SubjectRecord(subject.id, subject.last + 1, [*subject.versions, made], subject.mode)
         schema = SchemaRecord(
             name,
             subject.last,
@@ -273,18 +274,16 @@ class Registry:
             definition.created_by,
             list(definition.tags),
         )
-        key = version_key(subject.id, subject.last)
         for each in definition.references:
             referred = edit.read(self._subjects, each.subject)
-            at = "" if referred is None else version_key(referred.id, each.version)
-            if not at or edit.read(self._schemas, at) is None:
+            at = None if referred is None else referred.definition_of(each.version)
+            if at is None:
                 return None  # judging it again says what is missing
-            edit.add(self._referring.put(referring_key(at, key), ids.definition))
+            edit.add(self._referring.put(referring_key(at, ids.definition), ids.definition))
         edit.add(
             self._subjects.put(name, subject),
             self._names.put(id_key(subject.id), name),
-            self._schemas.put(key, schema),
-            self._definitions.put(id_key(ids.definition), SchemaPlace(subject.id, subject.last)),
+            self._schemas.put(id_key(ids.definition), schema),
             self._ids.put("", ids),
         )
         return Found(subject, schema, known.mode)
@@ -297,7 +296,7 @@ class Registry:
         def change(record: SubjectRecord | None) -> SubjectRecord:
             if record is None:
                 raise _no_subject(subject or "")
-            return SubjectRecord(record.id, record.last, mode)
+            return SubjectRecord(record.id, record.last, record.versions, mode)
 
         if subject is None:
             await self._mode.update("", lambda _: mode)
@@ -307,48 +306,45 @@ class Registry:
 
     async def delete(self, subject: str, version: int | None = None, *, dry_run: bool = False) -> list[int]:
         """Deletes a version, or the subject with all versions. Returns their numbers, which are never used again."""
-        wanted = [each.schema.version for each in self.versions(subject)] if version is None else [version]
-        self.find(subject, version)
-        identity = self._subject(subject).id
+        record = self._subject(subject)
+        wanted = [each for each, _ in record.versions] if version is None else [version]
         for each in wanted:
-            self._check_unused(identity, subject, each, besides=identity if version is None else None)
+            self._check_unused(self.find(subject, each).schema, besides=subject if version is None else None)
         if dry_run:
             return wanted
         deleted = [
             each
             for each in reversed(wanted)
-            if await edited(self._store, partial(self._delete, identity, subject, each))
+            if await edited(self._store, partial(self._delete, record.id, subject, each))
         ]
         return deleted[::-1]
 
     def _delete(self, identity: int, subject: str, version: int, edit: Edit) -> bool:
         """The transaction; false if another call was faster. A new reference to the version makes it fail."""
-        record, key = edit.read(self._subjects, subject), version_key(identity, version)
-        schema = edit.read(self._schemas, key)
-        if record is None or record.id != identity or schema is None:
+        record = edit.read(self._subjects, subject)
+        definition = None if record is None or record.id != identity else record.definition_of(version)
+        if record is None or definition is None:
             return False
-        self._check_unused(identity, subject, version)
-        edit.require_none(self._referring, referring_key(key, ""))
-        edit.add(self._schemas.put(key, None), self._definitions.put(id_key(schema.definition_id), None))
+        schema = self._schema(definition)
+        self._check_unused(schema)
+        edit.require_none(self._referring, referring_key(definition))
+        edit.add(self._schemas.put(id_key(definition), None))
         for each in schema.references:
-            referred = self._subjects.get(each.subject)
+            referred = self._subject(each.subject).definition_of(each.version)
             if referred is not None:
-                at = version_key(referred.id, each.version)
-                edit.add(self._referring.put(referring_key(at, key), None))
-        if self._schemas.count(versions_of(identity)) == 1:
-            edit.add(self._subjects.put(subject, None), self._names.put(id_key(identity), None))
+                edit.add(self._referring.put(referring_key(referred, definition), None))
+        left = [each for each in record.versions if each[0] != version]
+        if left:
+            edit.add(self._subjects.put(subject, SubjectRecord(record.id, record.last, left, record.mode)))
         else:
-            edit.add(self._subjects.put(subject, record))  # so that definitions judged meanwhile are judged again
+            edit.add(self._subjects.put(subject, None), self._names.put(id_key(identity), None))
         return True
 
-    def _check_unused(self, identity: int, subject: str, version: int, besides: int | None = None) -> None:
-        start = referring_key(version_key(identity, version), "")
-        for key in self._referring.keys(start):
-            referring = key[len(start) :]
-            if besides is None or not referring.startswith(versions_of(besides)):
-                record = self._schemas.get(referring)
-                by = "another one" if record is None else f"version {record.version} of {record.subject!r:.200}"
-                raise SchemaInUse(f"version {version} of {subject!r:.200} is referred to by {by}")
+    def _check_unused(self, schema: SchemaRecord, besides: str | None = None) -> None:
+        for each in self._referring_to(schema.definition_id):
+            if each.subject != besides:
+                by = f"version {each.version} of {each.subject!r:.200}"
+                raise SchemaInUse(f"version {schema.version} of {schema.subject!r:.200} is referred to by {by}")
 
 
 def check_subject(name: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urljoin
 
 from pydanube.base.errors import SchemaInvalid, SchemaTooComplex
 from pydanube.base.limits import SCHEMA_EXPANDED_MAX
-from pydanube.schema.jsonschema.merging import merged
+from pydanube.schema.jsonschema.merging import merged, same
 from pydanube.schema.texts import write_json
 
 Value: TypeAlias = dict[str, Any] | bool
@@ -44,7 +45,8 @@ class Document:
         self._anchors: dict[str, Value] = {}
         self._flat: dict[int, Value] = {}
         self._chosen: dict[tuple[int, str, int], dict[str, Any]] = {}
-        self._kept: list[Value] = []  # so that no other value gets the identity of one of them
+        self._listed: dict[int, dict[str, Any]] = {}
+        self._kept: list[Any] = []  # so that no other value gets the identity of one of them
         self._always, self._never = Node(self, True), Node(self, False)
         identity = value.get("$id", "") if isinstance(value, dict) else ""
         self._base = identity.rstrip("#") if isinstance(identity, str) else ""
@@ -120,6 +122,38 @@ class Document:
                 return None
         return self.node(value) if isinstance(value, dict | bool) else None
 
+    @cached_property
+    def text(self) -> str:
+        """What this document and those that it refers to say."""
+        return write_json([self.value, {name: each.value for name, each in self._others.items()}])
+
+    def listed(self, value: dict[str, Any] | list[Any]) -> Node:
+        """The schema of exactly this value, so that it can be compared part by part."""
+        key = id(value)
+        if key not in self._listed:
+            self._kept.append(value)
+            self._listed[key] = _exactly(value)
+        return self.node(self._listed[key])
+
+    def scalars(self, value: dict[str, Any]) -> Node:
+        """The schema with only those of its listed values that have no parts."""
+        return self._derived(
+            value,
+            "enum",
+            lambda: {**value, "enum": [each for each in value["enum"] if not isinstance(each, dict | list)]},
+        )
+
+    def without(self, value: dict[str, Any], keyword: str) -> Node:
+        """The schema without a keyword."""
+        return self._derived(value, keyword, lambda: {name: each for name, each in value.items() if name != keyword})
+
+    def _derived(self, value: dict[str, Any], keyword: str, make: Callable[[], dict[str, Any]]) -> Node:
+        key = (id(value), keyword, -1)
+        if key not in self._chosen:
+            self._kept.append(value)
+            self._chosen[key] = make()
+        return self.node(self._chosen[key])
+
     def referred(self) -> Iterator[dict[str, Any]]:
         """The schemas that a `$ref` in this document means, each with the draft by which it is read.
 
@@ -130,6 +164,22 @@ class Document:
             found = self.find(reference) if isinstance(reference, str) else None
             if found is not None and isinstance(found.value, dict):
                 yield {**found.value, "$schema": f"{DRAFT_7}#" if found.document.draft_7 else DRAFT_2020}
+
+
+def _exactly(value: dict[str, Any] | list[Any]) -> dict[str, Any]:
+    if isinstance(value, list):
+        bounds = {"minItems": len(value), "maxItems": len(value)}
+        return {"type": "array", "prefixItems": [{"const": each} for each in value], "items": False, **bounds}
+    properties = {name: {"const": each} for name, each in value.items()}
+    return {"type": "object", "properties": properties, "required": list(value), "additionalProperties": False}
+
+
+def alike(reader: Node, writer: Node, keyword: str, read: Any, wrote: Any) -> bool:
+    """Whether a keyword says the same in both documents, also by what it refers to."""
+    if not same(read, wrote):
+        return False
+    refers = keyword in ("$ref", "$dynamicRef") or any(each in write_json(read) for each in ('"$ref"', '"$dynamicRef"'))
+    return not refers or reader.document.text == writer.document.text
 
 
 def check_expansion(document: Document) -> None:

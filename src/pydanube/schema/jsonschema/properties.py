@@ -7,8 +7,7 @@ from typing import Any
 
 from pydanube.base.limits import SCHEMA_REGEX_BYTES_MAX
 from pydanube.schema.comparison import Comparison
-from pydanube.schema.jsonschema.documents import Node, Value
-from pydanube.schema.jsonschema.merging import same
+from pydanube.schema.jsonschema.documents import Node, Value, alike
 from pydanube.schema.jsonschema.values import higher, lower
 from pydanube.schema.schema import Break
 
@@ -23,55 +22,51 @@ def compare_objects(
         if name not in always
     ]
     for name in {**read.get("properties", {}), **wrote.get("properties", {})}:
-        written = _schema_of(name, wrote)
+        written = next(iter(_schemas_of(name, wrote)), None)
         if written is None:
             continue
-        accepted = _schema_of(name, read)
-        if accepted is False and written is not False:
-            found.append(Break(name, "the reader does not accept the property"))
-        elif accepted is not None:
-            found += [each.within(name) for each in comparison.breaks(reader.node(accepted), writer.node(written))]
+        for accepted in _schemas_of(name, read):
+            if accepted is False and written is not False:
+                found.append(Break(name, "the reader does not accept the property"))
+            else:
+                inner = comparison.breaks(reader.node(accepted), writer.node(written))
+                found += [each.within(name) for each in inner]
     found += _patterns(comparison, reader, writer, read, wrote)
     found += _others(comparison, reader, writer, read, wrote)
     found += higher("minProperties", read, max(len(always), wrote.get("minProperties", 0)), "properties")
     found += lower("maxProperties", read, wrote, "properties")
     found += _names(comparison, reader, writer, read, wrote)
-    return found + _dependencies(read, wrote, always)
+    return found + _dependencies(reader, writer, read, wrote, always)
 
 
-def _schema_of(name: str, value: dict[str, Any]) -> Value | None:
-    """What the schema says about a property; None if it says nothing."""
-    if name in value.get("properties", {}):
-        found: Value = value["properties"][name]
-        return found
-    for pattern, each in value.get("patternProperties", {}).items():
-        if matches(pattern, name):
-            matched: Value = each
-            return matched
-    others: Value | None = value.get("additionalProperties")
-    return others
+def _schemas_of(name: str, value: dict[str, Any]) -> list[Value]:
+    """What the schema says about a property: all that it says, or nothing."""
+    found: list[Value] = [value["properties"][name]] if name in value.get("properties", {}) else []
+    found += [each for pattern, each in value.get("patternProperties", {}).items() if matches(pattern, name)]
+    if not found and "additionalProperties" in value:
+        found.append(value["additionalProperties"])
+    return found
 
 
 def _patterns(
     comparison: Comparison[Node], reader: Node, writer: Node, read: dict[str, Any], wrote: dict[str, Any]
 ) -> list[Break]:
-    """Names that match a pattern."""
-    found: list[Break] = []
-    written = wrote.get("patternProperties", {})
-    for pattern, accepted in read.get("patternProperties", {}).items():
-        step = f"{{/{pattern}/}}"
-        if pattern in written:
-            inner = comparison.breaks(reader.node(accepted), writer.node(written[pattern]))
-            found += [each.within(step) for each in inner]
-        elif (others := wrote.get("additionalProperties")) is not None:
-            inner = comparison.breaks(reader.node(accepted), writer.node(others))
-            found += [each.within(step) for each in inner]
-    for pattern, each in written.items():
-        if pattern not in read.get("patternProperties", {}):
-            others = read.get("additionalProperties", True)
-            inner = comparison.breaks(reader.node(others), writer.node(each))
-            found += [one.within(f"{{/{pattern}/}}") for one in inner]
-    return found
+    """Names that match a pattern. Two different patterns may match the same name."""
+    accepted, written = read.get("patternProperties", {}), wrote.get("patternProperties", {})
+    others = [wrote["additionalProperties"]] if "additionalProperties" in wrote else []
+    pairs: list[tuple[str, Value, Value]] = []
+    for pattern, each in accepted.items():
+        given = [written[pattern]] if pattern in written else [*written.values(), *others]
+        pairs += [(pattern, each, one) for one in given]
+    rest = read.get("additionalProperties", True)
+    pairs += [(pattern, rest, each) for pattern, each in written.items() if pattern not in accepted]
+    return list(
+        dict.fromkeys(
+            each.within(f"{{/{pattern}/}}")
+            for pattern, one, other in pairs
+            for each in comparison.breaks(reader.node(one), writer.node(other))
+        )
+    )
 
 
 def _others(
@@ -97,7 +92,9 @@ def _names(
     return []
 
 
-def _dependencies(read: dict[str, Any], wrote: dict[str, Any], always: set[str]) -> list[Break]:
+def _dependencies(
+    reader: Node, writer: Node, read: dict[str, Any], wrote: dict[str, Any], always: set[str]
+) -> list[Break]:
     found: list[Break] = []
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         written = wrote.get(keyword, {})
@@ -106,7 +103,7 @@ def _dependencies(read: dict[str, Any], wrote: dict[str, Any], always: set[str])
             listed = isinstance(accepted, list)
             if listed and set(accepted) <= always | set(known if isinstance(known, list) else ()):
                 continue
-            if known is None or not same(accepted, known):
+            if known is None or not alike(reader, writer, keyword, accepted, known):
                 found.append(Break(name, f"{keyword} differs, so what was written may not be accepted"))
     return found
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 from pydanube.schema.comparison import Comparison
-from pydanube.schema.jsonschema.documents import Node, Value
-from pydanube.schema.jsonschema.merging import listed_values, same, types_of
+from pydanube.schema.jsonschema.documents import Node, Value, alike
+from pydanube.schema.jsonschema.merging import listed_values, types_of
 from pydanube.schema.schema import Break
 
 _Number = int | float
@@ -79,7 +79,7 @@ def compare_arrays(
     if read.get("uniqueItems") and not wrote.get("uniqueItems"):
         found.append(Break("", "the reader accepts only items that differ"))
     for name in ("contains", "minContains", "maxContains"):
-        if name in read and (name not in wrote or not same(read[name], wrote[name])):
+        if name in read and (name not in wrote or not alike(reader, writer, name, read[name], wrote[name])):
             found.append(Break("", f"{name} differs, so what was written may not be accepted"))
     return found
 
