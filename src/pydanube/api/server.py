@@ -139,7 +139,8 @@ class Server:
         self._grpc.services  # noqa: B018 - loads them
 
     def reload(self) -> None:
-        """Reads the certificate again if it has changed; any other change needs a restart."""
+        """Reads the certificate again if it has changed, and the keys of tokens; any other change needs a restart."""
+        self._broker.reload()
         if self._certificate is not None:
             self._certificate.refresh()
 

@@ -19,6 +19,7 @@ from pydanube.api.grpc.messages import ServiceDescriptor, message_class, service
 from pydanube.api.grpc.operations import BrokerAdmin, ClusterAdmin, NamespaceAdmin, TopicAdmin
 from pydanube.api.grpc.producers import ProducerService
 from pydanube.api.grpc.reflection import ReflectionService
+from pydanube.api.grpc.security import SecurityAdmin
 from pydanube.api.grpc.storage import StorageService
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import NotServed
@@ -27,7 +28,6 @@ from pydanube.broker.door.entrance import Entrance
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 _ABSENT = {  # declared, so that clients get a clear answer
     "danube_schema.SchemaRegistry": "the schema registry is not supported yet",
-    "danube_admin.SecurityAdmin": "roles and bindings are not supported yet",
 }
 
 
@@ -43,7 +43,8 @@ class GrpcServices:
         self.held = 0  # bytes of requests that are being received, of all connections
         self.producers = ProducerService(door.clock)
         self.consumers = ConsumerService(door.offload, url)
-        admin = [BrokerAdmin(url, admin_url), ClusterAdmin(), NamespaceAdmin(), TopicAdmin(), HealthService()]
+        admin = [BrokerAdmin(url, admin_url), ClusterAdmin(), NamespaceAdmin(), TopicAdmin(), SecurityAdmin()]
+        admin.append(HealthService())
         health = HealthCheckService(self.producers, self.consumers)
         data = [self.producers, self.consumers, DiscoveryService(url), health, StorageService()]
         self._data_address = _served(_reflected([*data, *admin]))
