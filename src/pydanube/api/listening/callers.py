@@ -21,19 +21,22 @@ class Callers:
     def __init__(self, door: Entrance, origin: Origin) -> None:
         self._door = door
         self._origin = origin
-        self._header: str | bytes | None = None  # of the last call
+        self._header: str | bytes = ""  # of the last call that had one
+        self._version = -1  # of the keys that it was checked with
         self._session = self._anonymous = door.admit(None, origin)
         self._known: dict[Principal, Session] = {}
 
     def session_of(self, header: str | bytes | None) -> Session:
         """The session of a call with this header. Raises `Unauthenticated`, `TooManyAttempts` or
         `TokensNotConfigured`."""
-        if header == self._header:
+        if header is None:
+            return self._anonymous
+        version = self._door.keys_version
+        if header == self._header and version == self._version:
             return self._session
-        text = header.decode("latin-1") if isinstance(header, bytes) else header
-        token = None if text is None else bearer_token(text)
+        token = bearer_token(header.decode("latin-1") if isinstance(header, bytes) else header)
         session = self._anonymous if token is None else self._identified(token)
-        self._header, self._session = header, session
+        self._header, self._session, self._version = header, session, version
         return session
 
     def _identified(self, token: str) -> Session:

@@ -135,6 +135,10 @@ class Door:
         """A session through which the caller does everything."""
         return Session(self, principal, origin)
 
+    @property
+    def keys_version(self) -> int:
+        return 0 if self.security is None else self.security.keys_version
+
     def admit(self, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
         """A session of the principal that the token names. Without authentication, everybody is anonymous."""
         if self.security is None:

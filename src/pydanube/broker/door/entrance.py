@@ -19,6 +19,10 @@ class Entrance(Protocol):
     @property
     def offload(self) -> Offload: ...
 
+    @property
+    def keys_version(self) -> int:
+        """Changes when tokens have to be checked again, because they are checked with other keys."""
+
     def admit(self, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
         """A session through which the caller does everything, as the principal that the token names.
 

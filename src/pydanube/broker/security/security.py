@@ -51,6 +51,7 @@ class Security:
         self._clock = clock
         self._offload = offload
         self._rules = TokenRules(settings.issuer, settings.audience, settings.leeway_seconds)
+        self.keys_version = 0
         self._keys: list[Key] = []
         self._sources: tuple[bytes | None, bytes | None] = None, None  # what the keys were made of
         self._known: dict[bytes, TokenPrincipal] = {}  # by the digest of a token that was accepted
@@ -201,7 +202,8 @@ class Security:
                 log.error("the keys of tokens cannot be read again, keeping the old ones: %s", error)
 
     async def _read_keys(self) -> None:
-        """Tokens of keys that are gone are refused from now on; what they have opened stays until they expire."""
+        """Tokens of keys that are gone are refused from now on; producers, consumers and native connections that they
+        have opened stay until they expire."""
         chosen = self._settings
         secret = None if chosen.secret_file is None else await self._offload.run(read_secret, chosen.secret_file)
         key_set = None if chosen.jwks is None else await self._offload.run(read_key_set, chosen.jwks)
@@ -213,3 +215,4 @@ class Security:
             log.info("tokens are checked with new keys")
         self._sources = secret, key_set
         self._known.clear()
+        self.keys_version += 1
