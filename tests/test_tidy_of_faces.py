@@ -73,7 +73,7 @@ def behind_the_door(module: str, tree: ast.Module) -> Iterator[str]:
     for line, owner, name in uses(tree):
         if owner in ("door", "_door") and name not in DOOR_FOR_FACES:
             yield f"{module}:{line}: {name or 'any name'} of the door is not for faces: they have a session"
-        elif name == "admit" and module not in AUTHENTICATES:
+        elif name == "authenticate" and module not in AUTHENTICATES:
             yield f"{module}:{line}: the session of a caller is made where the caller is identified"
         elif name == "__dict__" or (owner in ("principal", "Principal") and name in ("_replace", "_make")):
             yield f"{module}:{line}: {name} of {owner} leads around the names that a face may use"
@@ -113,7 +113,7 @@ def test_callers_are_identified_where_the_rule_says() -> None:
         module_name(path)
         for path, tree in TREES.items()
         for _, _, name in uses(tree)
-        if folder_of(module_name(path)) == "api" and name == "admit"
+        if folder_of(module_name(path)) == "api" and name == "authenticate"
     }
     assert found == AUTHENTICATES
 
@@ -145,7 +145,7 @@ def test_faces_stay_in_front_of_the_door() -> None:
         ("pydanube.api.grpc.consumers", "services.door.pending.put(name, value)"),
         ("pydanube.api.grpc.consumers", "call.session._door"),
         ("pydanube.api.grpc.consumers", "self.handle._host.explain(offset)"),
-        ("pydanube.api.grpc.consumers", "caller = services.door.admit(token, origin)"),
+        ("pydanube.api.grpc.consumers", "caller = services.door.authenticate(token, origin)"),
         ("pydanube.api.grpc.connection", "from pydanube.access.principals import SYSTEM"),
         ("pydanube.api.grpc.connection", "from pydanube.access.principals import PrincipalKind"),
         ("pydanube.api.grpc.connection", "import pydanube.access.principals"),
@@ -177,7 +177,10 @@ def test_the_rule_finds_a_planted_violation(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("pydanube.api.server", "from pydanube.broker.standalone import Broker\nbroker.serve()"),
-        ("pydanube.api.native.connection", "from pydanube.broker.door.session import Session\nself._face.door.admit()"),
+        (
+            "pydanube.api.native.connection",
+            "from pydanube.broker.door.session import Session\nself._face.door.authenticate()",
+        ),
         ("pydanube.api.grpc.consumers", "getattr(message, field)\nfrom pydanube.broker.door.values import Delivery"),
         ("pydanube.api.http.face", "self._door.account()\nname._replace()\nNativeConnection._publish"),
         ("pydanube.broker.door.door", "from pydanube.access.principals import SYSTEM\nopened._usage"),

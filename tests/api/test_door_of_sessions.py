@@ -32,12 +32,12 @@ CONSUMER = {"topic_name": ORDERS, "subscription": "billing", "consumer_name": "c
 
 def admit_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever sends the token `other` is another caller."""
-    before = Door.admit
+    before = Door.authenticate
 
-    def admit(door: Door, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
+    def authenticate(door: Door, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
         return door.session(OTHER, origin) if token == "other" else before(door, token, origin)
 
-    monkeypatch.setattr(Door, "admit", admit)
+    monkeypatch.setattr(Door, "authenticate", authenticate)
 
 
 def test_calls_of_one_grpc_connection_have_the_principals_of_their_callers(

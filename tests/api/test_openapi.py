@@ -19,9 +19,16 @@ from pydanube.operations.operation import Answer, Request
 
 TOPIC = "/api/v1/topics/default/orders"
 SUB = f"{TOPIC}/subscriptions/s"
-NAMED = {"namespace": "default", "topic": "orders", "subscription": "s", "pipeline": "by-minute"}
+NAMED = {
+    "namespace": "default",
+    "topic": "orders",
+    "subscription": "s",
+    "pipeline": "by-minute",
+    "role": "loader",
+    "binding": "b1",
+}
 PATHS = {"namespace.create": "/api/v1/namespaces/shop", "topic.create": "/api/v1/topics/default/other"}
-QUERIES = {"offset_of_time": "?time=0", "explain": "?offset=0", "extend": "?lease_seconds=9"}
+QUERIES = {"offset_of_time": "?time=0", "explain": "?offset=0", "extend": "?lease_seconds=9", "can_i": "?action=backup"}
 BODIES: dict[str, Any] = {
     "publish": {"messages": [{"key": "k", "value": "v"}]},
     "namespace.policies": {"policies": {}},
@@ -30,6 +37,8 @@ BODIES: dict[str, Any] = {
     "subscription.skip": {"count": 1, "dry_run": True},
     "topic.truncate": {"dry_run": True},
     "storage.verify": {"first": 0},
+    "role.put": {"permissions": ["Produce"]},
+    "binding.put": {"principal_type": "user", "principal_name": "a", "roles": ["loader"], "scope": "cluster"},
 }
 OF_A_PROCESS = {"ready_file", "allow_unprotected_network", "log_level"}  # settings of one that was started as such
 TYPES: dict[str, tuple[type, ...]] = {
@@ -150,7 +159,7 @@ def test_every_answer_is_as_the_description_says(tmp_path: Path) -> None:
                 untold = OF_A_PROCESS if route.operation == "config" else set()
                 assert set(found.json) | untold == set(resolved(described, schema)["properties"])
             asked += 1
-        assert asked == 49
+        assert asked == 57
 
     with_http(tmp_path, story, **in_memory())
 

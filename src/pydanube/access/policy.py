@@ -163,7 +163,7 @@ _NOTHING = _Rights()
 
 
 class Policy:
-    """All roles and bindings. Changed by whoever follows the metadata; otherwise it only decides."""
+    """All roles and bindings. Changed by what follows the metadata; otherwise it only decides."""
 
     def __init__(self, super_admins: Iterable[str] = ()) -> None:
         self._super_admins = frozenset(super_admins)

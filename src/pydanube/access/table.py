@@ -70,7 +70,7 @@ TABLE: Mapping[Action, tuple[Permission | Open, ResourceKind]] = {
     Action.SUBSCRIPTION_SEEK: (P.CONSUME, _SUBSCRIPTION),
     Action.SUBSCRIPTION_SKIP: (P.CONSUME, _SUBSCRIPTION),
     Action.STORAGE_STATUS: (P.LOOKUP, _BROKER),
-    Action.STORAGE_LOCATE: (P.CONSUME, _BROKER),  # whoever reads the location reads every topic
+    Action.STORAGE_LOCATE: (P.CONSUME, _BROKER),  # a reader of the location reads every topic
     Action.STORAGE_DESCRIBE: (P.LOOKUP, _TOPIC),
     Action.STORAGE_VERIFY: (P.MANAGE_TOPIC, _TOPIC),
     Action.STORAGE_UPLOAD: (P.MANAGE_TOPIC, _TOPIC),

@@ -21,7 +21,7 @@ def is_url(source: str) -> bool:
 
 
 def check_source(source: str) -> None:
-    """Raises `ConfigInvalid` for a URL that keys must not come from: whoever answers there decides who is let in."""
+    """Raises `ConfigInvalid` for a URL that keys must not come from, because it is not certain which server answers."""
     if not is_url(source):
         return
     parts = urlsplit(source)

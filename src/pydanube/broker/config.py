@@ -489,7 +489,7 @@ def _check(config: Config) -> None:
         given, missing = ("key", "certificate") if config.tls.certificate is None else ("certificate", "key")
         raise ConfigInvalid(f"tls.{given} is set but tls.{missing} is not; set both the certificate and its key")
     auth = config.auth
-    if not auth.required and auth != Auth():
+    if not auth.required and (auth.jwt.issuer or auth.jwt.audience or auth.super_admins):
         raise ConfigInvalid(
             "auth is configured, but the broker has no keys to check tokens with; set auth.jwt.secret_file or "
             "auth.jwt.jwks"

@@ -79,7 +79,7 @@ class StandaloneSettings:
     admin_required: bool = True  # if false, a port that is in use is only logged
     disk: Callable[[Path], PosixDisk] = PosixDisk  # tests pass a disk that can fail
     segments: Callable[[ObjectsLocation], Segments] | None = None  # tests pass one that works in this process
-    auth: AuthSettings | None = None  # without it, everybody may do everything
+    auth: AuthSettings | None = None  # without it, everything is allowed
     authorise: Authorise = authorise  # tests pass one that refuses or records
 
 

@@ -57,7 +57,7 @@ class Identity(Answer):
     expires: Annotated[Microseconds | None, Meta(description="when its token stops counting, with the leeway")] = None
 
 
-class Verdict(Answer):
+class Decision(Answer):
     """Whether a principal may do something, and why."""
 
     allowed: bool
@@ -124,7 +124,7 @@ class WhoAmI(Request[Identity]):
 
 
 @operation("can_i", "Show whether the caller, or another principal, may do something")
-class CanI(Request[Verdict]):
+class CanI(Request[Decision]):
     action: Annotated[str, Meta(description="such as topic.publish; docs/security.md lists all of them")]
     resource: ResourceName = ""
     principal_type: ForType = ""

@@ -10,7 +10,7 @@ CALLERS_MAX = 64  # sessions that a connection remembers: proxies send the calls
 
 
 def bearer_token(header: str) -> str | None:
-    """The token in an Authorization header; None if it has other credentials, which are for somebody else."""
+    """The token in an Authorization header; None if it has other credentials, such as those for a proxy."""
     scheme, _, token = header.strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
@@ -23,7 +23,7 @@ class Callers:
         self._origin = origin
         self._header: str | bytes = ""  # of the last call that had one
         self._version = -1  # of the keys that it was checked with
-        self._session = self._anonymous = door.admit(None, origin)
+        self._session = self._anonymous = door.authenticate(None, origin)
         self._known: dict[Principal, Session] = {}
 
     def session_of(self, header: str | bytes | None) -> Session:
@@ -40,7 +40,7 @@ class Callers:
         return session
 
     def _identified(self, token: str) -> Session:
-        session = self._door.admit(token, self._origin)
+        session = self._door.authenticate(token, self._origin)
         known = self._known.get(session.principal)
         if known is not None:
             known.principal.renew(session.principal)

@@ -308,7 +308,7 @@ class NativeConnection(Worker):
     def _hello(self, hello: Hello) -> None:
         door = self._face.door
         try:
-            self.session = door.admit(hello.token or None, self._origin, needs_token=True)
+            self.session = door.authenticate(hello.token or None, self._origin, needs_token=True)
         except DanubeError as error:
             self.stop(error)
             return

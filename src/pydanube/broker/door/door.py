@@ -139,8 +139,8 @@ class Door:
     def keys_version(self) -> int:
         return 0 if self.security is None else self.security.keys_version
 
-    def admit(self, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
-        """A session of the principal that the token names. Without authentication, everybody is anonymous."""
+    def authenticate(self, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
+        """A session of the principal that the token names. Without authentication, every caller is anonymous."""
         if self.security is None:
             if token is not None:
                 raise TokensNotConfigured("this broker checks no tokens, but one was sent")

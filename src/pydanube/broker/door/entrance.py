@@ -23,7 +23,7 @@ class Entrance(Protocol):
     def keys_version(self) -> int:
         """Changes when tokens have to be checked again, because they are checked with other keys."""
 
-    def admit(self, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
+    def authenticate(self, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
         """A session through which the caller does everything, as the principal that the token names.
 
         Raises `Unauthenticated`, `TooManyAttempts` or `TokensNotConfigured`. Without a token, the caller is anonymous,

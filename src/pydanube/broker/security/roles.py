@@ -22,7 +22,7 @@ from pydanube.storage.metadata.table import Table
 
 
 class Roles:
-    """The roles and bindings of a cluster. Whoever decides by them follows `roles` and `bindings`."""
+    """The roles and bindings of a cluster. What decides by them follows `roles` and `bindings`."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.roles = Table(store, ROLES)

@@ -114,7 +114,7 @@ class Security:
         try:
             found = verify(token, self._keys, self._rules, self._clock.wall())
         except TokenExpired:
-            raise  # it was signed well, so nobody is guessing
+            raise  # its signature is valid, so this is no guess
         except Unauthenticated:
             self._attempts.failed(host, now)
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
@@ -25,6 +24,7 @@ from pydanube.operations.operation import Answer
 from pydanube.operations.security import (
     BindingDescription,
     CanI,
+    Decision,
     DeleteBinding,
     DeleteRole,
     DescribeBinding,
@@ -35,7 +35,6 @@ from pydanube.operations.security import (
     PutBinding,
     PutRole,
     RoleDescription,
-    Verdict,
     WhoAmI,
 )
 
@@ -76,7 +75,7 @@ async def whoami(client: Client, output: Output) -> None:
 @click.option(
     "--principal", metavar="TYPE:NAME", callback=_principal, help="Ask for another: user:NAME or service_account:NAME."
 )
-@prints(Verdict)
+@prints(Decision)
 @connected
 async def can_i(client: Client, output: Output, action: str, resource: str, principal: tuple[str, str] | None) -> None:
     """Show whether you may do something, and by which binding, or which one is missing.
@@ -301,7 +300,7 @@ class ValidToken(Answer):
 
 
 @tokens.command("validate", epilog="Example: danube security tokens validate alice.jwt --secret-file secret")
-@click.argument("file", type=click.File("rb"))
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--secret-file", metavar="FILE", type=Path, help="File with the secret of the broker.")
 @click.option("--jwks", metavar="SOURCE", help="Key set of the broker: a path, or a URL that begins with https://.")
 @click.option("--issuer", help="Claim `iss` that it must have.")
@@ -310,7 +309,7 @@ class ValidToken(Answer):
 @prints(ValidToken)
 def validate_token(
     output: Output,
-    file: BinaryIO,
+    file: str,
     secret_file: Path | None,
     jwks: str | None,
     issuer: str | None,
@@ -324,7 +323,8 @@ def validate_token(
         keys += access.public_keys(read_key_set(jwks))
     if not keys:
         raise click.UsageError("use --secret-file or --jwks, with the keys of the broker")
-    token = file.read(TOKEN_BYTES_MAX + 2).decode("ascii", "replace").strip()
+    with click.open_file(file, "rb") as source:
+        token = source.read(TOKEN_BYTES_MAX + 2).decode("ascii", "replace").strip()
     rules = access.TokenRules(issuer, audience, leeway // SECOND)
     found = access.verify(token, keys, rules, int(time.time() * SECOND))
     output.record(ValidToken(found.kind, found.name, found.expires))

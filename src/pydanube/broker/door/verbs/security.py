@@ -20,6 +20,7 @@ from pydanube.operations.security import (
     BindingDescription,
     Bindings,
     CanI,
+    Decision,
     DeleteBinding,
     DeleteRole,
     DescribeBinding,
@@ -30,7 +31,6 @@ from pydanube.operations.security import (
     PutBinding,
     PutRole,
     RoleDescription,
-    Verdict,
     WhoAmI,
 )
 
@@ -119,8 +119,8 @@ class SecurityVerbs(Verbs):
             None if security is None else principal.expires,
         )
 
-    async def can_i(self, request: CanI) -> Verdict:
-        """About another principal, only whoever may see the bindings learns something."""
+    async def can_i(self, request: CanI) -> Decision:
+        """About another principal, only a caller that may see the bindings learns something."""
         principal = self._principal
         if request.principal_type or request.principal_name:
             self._ask(Action.SECURITY_SHOW)
@@ -134,9 +134,9 @@ class SecurityVerbs(Verbs):
         resource = resource_named(kind, request.resource)
         security = self._door.security
         if security is None:
-            return Verdict(True, "this broker has no authentication: everybody may do everything", needs)
+            return Decision(True, "this broker has no authentication, and allows everything", needs)
         decision = security.decide(principal, action, resource)
-        return Verdict(decision.allowed, decision.why, needs, decision.binding)
+        return Decision(decision.allowed, decision.why, needs, decision.binding)
 
     carries_out: ClassVar = (
         ListRoles.carried_out_by(list_roles),
