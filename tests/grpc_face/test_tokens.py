@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -31,6 +32,7 @@ def run(directory: Path, story: Callable[[World, Authority], Awaitable[None]]) -
                 PutBinding("b1", "service_account", "shop", ["producer", "consumer"], "namespace", "default")
             )
             await story(world, authority)
+            gc.collect()  # connections of gRPC belong to the process until nothing refers to them
             while world.server._listener.connections:  # noqa: ASYNC110 - it does not tell, it is asked
                 await asyncio.sleep(0.001)
 

@@ -167,9 +167,7 @@ class Policy:
 
     def __init__(self, super_admins: Iterable[str] = ()) -> None:
         self._super_admins = frozenset(super_admins)
-        self.roles: dict[str, Role] = {
-            name: Role([str(each) for each in given]) for name, given in SYSTEM_ROLES.items()
-        }
+        self.roles: dict[str, Role] = {}  # without those of the system
         self.bindings: dict[str, Binding] = {}
         self._by_principal: dict[tuple[str, str], dict[str, Binding]] = {}
         self._rights: dict[tuple[str, str], _Rights] = {}
@@ -177,8 +175,6 @@ class Policy:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def set_role(self, name: str, role: Role | None) -> None:
-        if name in SYSTEM_ROLES:
-            return
         if role is None:
             self.roles.pop(name, None)
         else:
@@ -236,7 +232,9 @@ class Policy:
         found = self._rights[who] = _Rights()
         for id, binding in sorted(bindings.items()):
             for role in binding.roles:
-                if role in self.roles:
+                if role in SYSTEM_ROLES:
+                    found.add(id, binding, map(str, SYSTEM_ROLES[role]))
+                elif role in self.roles:
                     found.add(id, binding, self.roles[role].permissions)
         return found
 

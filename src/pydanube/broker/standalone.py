@@ -31,6 +31,7 @@ from pydanube.broker.door.door import Door
 from pydanube.broker.door.metrics import Page, Source
 from pydanube.broker.door.process import Process
 from pydanube.broker.limits.disk_room import DiskRoom, check_new, reserve_of
+from pydanube.broker.routing.router import Router
 from pydanube.broker.security.roles import Roles
 from pydanube.broker.security.settings import AuthSettings
 from pydanube.ports.clock import Clock
@@ -124,10 +125,12 @@ class Broker:
         await room.start()
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
         self._backups = Backups(self._metadata, self._node, room, settings.node.copy_bytes_per_second)
+        router = Router.of(self._metadata.identity, self._metadata, storage.catalog, randomness)
+        await router.begin()
         self.door = Door(
-            directory, storage.catalog, storage.nodes, watch, randomness, cache=cache, backups=self._backups,
-            auto_create=settings.auto_create, room=room, tier=tier, space=self._space, claim=claim,
-            authorise=settings.authorise, security=self._security,
+            directory, storage.catalog, storage.nodes, watch, randomness, router=router, cache=cache,
+            backups=self._backups, auto_create=settings.auto_create, room=room, tier=tier, space=self._space,
+            claim=claim, authorise=settings.authorise, security=self._security,
         )  # fmt: skip
         self.door.presence.guards.append(self._node.guard)
 

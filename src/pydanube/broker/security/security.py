@@ -144,14 +144,14 @@ class Security:
 
     # -- what changes --------------------------------------------------------------------------------------------------
 
-    def _load(self, table: Table[Record], known: Mapping[str, Record], apply: Apply[Record]) -> None:
-        """Makes the policy have what the table has."""
+    def _load(self, table: Table[Record], known: Mapping[str, Record], apply: Apply[Record]) -> bool:
+        """Makes the policy have what the table has. Returns whether it had something else."""
         rows = {row.key: row.record for row in table.scan()}
-        for key in [key for key in known if key not in rows]:
-            apply(key, None)
-        for key, record in rows.items():
-            if known.get(key) != record:
-                apply(key, record)
+        changes: list[tuple[str, Record | None]] = [(key, None) for key in known if key not in rows]
+        changes += [(key, record) for key, record in rows.items() if known.get(key) != record]
+        for key, record in changes:
+            apply(key, record)
+        return bool(changes)
 
     async def _follow(self, table: Table[Record], known: Mapping[str, Record], apply: Apply[Record]) -> None:
         while True:
@@ -161,8 +161,8 @@ class Security:
         """Until it has missed changes. Then everything is read again."""
         watch = table.watch()
         try:
-            self._load(table, known, apply)
-            self._changed()
+            if self._load(table, known, apply):
+                self._changed()
             async for change in watch:
                 apply(change.key, change.record)
                 self._changed()
