@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "pipeline": frozenset({"base", "client", "sync", "wire", "operations", "adapters", "spark"}),
     "connect": frozenset({"base", "client"}),
     "cli": frozenset(
-        {"base", "adapters", "client", "operations", "api", "spark", "pipeline"}
+        {"base", "access", "adapters", "client", "operations", "api", "spark", "pipeline"}
     ),  # `standalone` is the broker
     "sim": EVERYTHING | {"testing"},
     "testing": EVERYTHING | {"sim"},

@@ -16,7 +16,7 @@ from test_tidy import PACKAGE, ROOT, TREES, dotted, folder_of, imports, module_n
 # Of the cores it is values that pass through the door. Of the door and of access it is single names, because their
 # modules have much that is not for faces.
 FACES_MAY_IMPORT = (
-    "pydanube.access.principals.ANONYMOUS",
+    "pydanube.access.principals.NEVER",
     "pydanube.access.principals.Principal",
     "pydanube.access.rights.Action",
     "pydanube.adapters.system",  # the clock of the machine, for turns
@@ -51,7 +51,7 @@ PUT_TOGETHER = {  # the modules that put a process together may import more
     ),
     "pydanube.api.lost_node": ("pydanube.adapters", "pydanube.broker.lost_node"),
 }
-AUTHENTICATES = {"pydanube.api.native.connection", "pydanube.api.http.face", "pydanube.api.grpc.connection"}
+AUTHENTICATES = {"pydanube.api.native.connection", "pydanube.api.listening.callers"}  # with each call: the latter
 MADE_BEHIND_THE_DOOR = ("Principal", "PrincipalKind", "Session")  # by `access/`, and by the door
 BY_NAME = ("getattr", "setattr", "delattr")
 AROUND_NAMES = ("vars", "attrgetter", "methodcaller")
@@ -75,7 +75,7 @@ def behind_the_door(module: str, tree: ast.Module) -> Iterator[str]:
     for line, owner, name in uses(tree):
         if owner in ("door", "_door") and name not in DOOR_FOR_FACES:
             yield f"{module}:{line}: {name or 'any name'} of the door is not for faces: they have a session"
-        elif owner == "door" and name == "session" and module not in AUTHENTICATES:
+        elif name == "authenticate" and module not in AUTHENTICATES:
             yield f"{module}:{line}: the session of a caller is made where the caller is identified"
         elif name == "__dict__" or (owner in ("principal", "Principal") and name in ("_replace", "_make")):
             yield f"{module}:{line}: {name} of {owner} leads around the names that a face may use"
@@ -110,12 +110,12 @@ def is_own(owner: str) -> bool:
     return owner in ("self", "cls") or owner[:1].isupper()
 
 
-def test_callers_are_anonymous_in_one_place_of_each_face() -> None:
+def test_callers_are_identified_where_the_rule_says() -> None:
     found = {
         module_name(path)
         for path, tree in TREES.items()
-        for _, name in imports(module_name(path), tree)
-        if folder_of(module_name(path)) == "api" and name == "pydanube.access.principals.ANONYMOUS"
+        for _, _, name in uses(tree)
+        if folder_of(module_name(path)) == "api" and name == "authenticate"
     }
     assert found == AUTHENTICATES
 
@@ -147,7 +147,7 @@ def test_faces_stay_in_front_of_the_door() -> None:
         ("pydanube.api.grpc.consumers", "services.door.pending.put(name, value)"),
         ("pydanube.api.grpc.consumers", "call.session._door"),
         ("pydanube.api.grpc.consumers", "self.handle._host.explain(offset)"),
-        ("pydanube.api.grpc.consumers", "caller = services.door.session(principal, origin)"),
+        ("pydanube.api.grpc.consumers", "caller = services.door.authenticate(token, origin)"),
         ("pydanube.api.grpc.connection", "from pydanube.access.principals import SYSTEM"),
         ("pydanube.api.grpc.connection", "from pydanube.access.principals import PrincipalKind"),
         ("pydanube.api.grpc.connection", "import pydanube.access.principals"),
@@ -179,7 +179,10 @@ def test_the_rule_finds_a_planted_violation(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("pydanube.api.server", "from pydanube.broker.standalone import Broker\nbroker.serve()"),
-        ("pydanube.api.http.face", "from pydanube.broker.door.session import Session\nself.door.session()"),
+        (
+            "pydanube.api.native.connection",
+            "from pydanube.broker.door.session import Session\nself._face.door.authenticate()",
+        ),
         ("pydanube.api.grpc.consumers", "getattr(message, field)\nfrom pydanube.broker.door.values import Delivery"),
         ("pydanube.api.http.face", "self._door.account()\nname._replace()\nNativeConnection._publish"),
         ("pydanube.broker.door.door", "from pydanube.access.principals import SYSTEM\nopened._usage"),

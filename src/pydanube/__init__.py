@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pydanube.base.errors import DanubeError
     from pydanube.client import Client, ClientEvent, Consumer, Message, MessageBatch, Producer, Reader, Receipt
     from pydanube.client.arguments import Duration
+    from pydanube.client.tokens import Supplier
     from pydanube.client.transport import Dialer
     from pydanube.ports.clock import Clock
     from pydanube.ports.randomness import Randomness
@@ -50,6 +51,9 @@ def connect(
     address: str | None = None,
     *,
     ca_file: str | None = None,
+    token: str | None = None,
+    token_file: str | None = None,
+    token_supplier: Supplier | None = None,
     dialer: Dialer | None = None,
     on_event: Callable[[ClientEvent], None] | None = None,
     request_timeout: Duration = 30.0,
@@ -60,14 +64,23 @@ def connect(
 
     Open it with `async with` or `await`. Without an address, it uses DANUBE_URL, or else this machine. With `ca_file`,
     a TLS broker must have a certificate from that authority.
+
+    A broker with authentication needs a token: itself, in a file, or from a function that may be a coroutine function.
+    File and function are asked again for each connection. Without any of them, the file DANUBE_TOKEN_FILE is used, if
+    that is set.
     """
     from pydanube.adapters.process import register
     from pydanube.adapters.system import SystemClock, SystemRandomness
     from pydanube.client import Client
+    from pydanube.client.tokens import Tokens
 
+    if token is None and token_supplier is None:
+        token_file = token_file or os.environ.get("DANUBE_TOKEN_FILE") or None
+    given = (token, token_file, token_supplier)
     client = Client(
         address or os.environ.get("DANUBE_URL") or DEFAULT_URL,
         ca_file=ca_file,
+        tokens=None if given == (None, None, None) else Tokens(*given),
         dialer=dialer,
         on_event=on_event,
         request_timeout=request_timeout,

@@ -61,6 +61,14 @@ _BILLING = {"topic": ORDERS, "subscription": "billing"}
 _JOB = {"query": JOB.query, "target": JOB.target}
 _LETTERS_TO_SECOND = {"failure": {"poison": "dead_letter", "dead_letter_topic": SECOND}}
 _REPORT = {"pipeline": "flow", "run": "r1", "state": "running", "info": {"host": "here"}}
+_BINDING = {
+    "binding": "b1",
+    "principal_type": "user",
+    "principal_name": "alice",
+    "roles": ["loader"],
+    "scope": "namespace",
+    "resource": "shop",
+}
 
 NATIVE: dict[str, Case] = {
     "broker": Case({(Action.STATUS, BROKER)}),
@@ -168,6 +176,16 @@ NATIVE: dict[str, Case] = {
     "pipeline.forget": Case(
         {(Action.PIPELINE_FORGET, FLOW)}, {"pipeline": "flow", "records": True}, fails="pipeline_running"
     ),
+    "role.put": Case({(Action.SECURITY_CHANGE, BROKER)}, {"role": "loader", "permissions": ["Produce"]}),
+    "role.list": Case({(Action.SECURITY_SHOW, BROKER)}),
+    "role.describe": Case({(Action.SECURITY_SHOW, BROKER)}, {"role": "loader"}),
+    "binding.put": Case({(Action.SECURITY_CHANGE, BROKER)}, _BINDING),
+    "binding.list": Case({(Action.SECURITY_SHOW, BROKER)}),
+    "binding.describe": Case({(Action.SECURITY_SHOW, BROKER)}, {"binding": "b1"}),
+    "binding.delete": Case({(Action.SECURITY_CHANGE, BROKER)}, {"binding": "b1"}),
+    "role.delete": Case({(Action.SECURITY_CHANGE, BROKER)}, {"role": "loader"}),
+    "whoami": Case({(Action.SECURITY_SELF, BROKER)}),
+    "can_i": Case({(Action.SECURITY_SELF, BROKER)}, {"action": "topic.publish", "resource": ORDERS}),
     "topic.truncate": Case({(Action.TOPIC_TRUNCATE, of_topic())}, _ORDERS),
 }
 NATIVE_FREE = {"close"}  # whoever has a producer or consumer may give it up
@@ -346,6 +364,31 @@ GRPC: dict[str, Case] = {
     "danube_admin.TopicAdmin/Unsubscribe": Case(
         {(Action.SUBSCRIPTION_DELETE, of("idle"))}, {"topic": ORDERS, "subscription": "idle"}
     ),
+    "danube_admin.SecurityAdmin/CreateRole": Case(
+        {(Action.SECURITY_CHANGE, BROKER)}, {"role": {"name": "reader", "permissions": ["Consume"]}}
+    ),
+    "danube_admin.SecurityAdmin/GetRole": Case({(Action.SECURITY_SHOW, BROKER)}, {"name": "reader"}),
+    "danube_admin.SecurityAdmin/ListRoles": Case({(Action.SECURITY_SHOW, BROKER)}),
+    "danube_admin.SecurityAdmin/CreateBinding": Case(
+        {(Action.SECURITY_CHANGE, BROKER)},
+        {
+            "binding": {
+                "id": "b2",
+                "principal_type": "user",
+                "principal_name": "alice",
+                "role_names": ["reader"],
+                "scope": "topic",
+                "resource_name": ORDERS,
+            }
+        },
+    ),
+    "danube_admin.SecurityAdmin/GetBinding": Case({(Action.SECURITY_SHOW, BROKER)}, {"binding_id": "b2"}),
+    "danube_admin.SecurityAdmin/ListBindings": Case({(Action.SECURITY_SHOW, BROKER)}, {"scope": "topic"}),
+    "danube_admin.SecurityAdmin/ListAllBindings": Case({(Action.SECURITY_SHOW, BROKER)}),
+    "danube_admin.SecurityAdmin/DeleteBinding": Case(
+        {(Action.SECURITY_SHOW, BROKER), (Action.SECURITY_CHANGE, BROKER)}, {"binding_id": "b2"}
+    ),
+    "danube_admin.SecurityAdmin/DeleteRole": Case({(Action.SECURITY_CHANGE, BROKER)}, {"name": "reader"}),
     "grpc.health.v1.Health/Check": Case({(Action.HEALTH, BROKER)}),
     "grpc.health.v1.Health/Watch": Case({(Action.HEALTH, BROKER)}),
     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Case(

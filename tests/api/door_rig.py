@@ -14,12 +14,10 @@ import pytest
 from api.frame_client import Client, close_all
 from pydanube.access.principals import SYSTEM, Principal, PrincipalKind
 from pydanube.access.rights import Action, Resource
-from pydanube.api.grpc import connection as grpc_connection
-from pydanube.api.http import face as http_face
-from pydanube.api.native import connection as native_connection
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.errors import NotAllowed
 from pydanube.base.limits import MIB
+from pydanube.broker.door import door as door_module
 from pydanube.broker.door.door import Door
 from pydanube.broker.door.session import Origin, Session
 from pydanube.broker.serving import dead_letters
@@ -107,7 +105,7 @@ def _cursors(topic: Any) -> object:
 @asynccontextmanager
 async def world_of(directory: Path, monkeypatch: pytest.MonkeyPatch, *, prepared: bool = False) -> AsyncIterator[World]:
     """With topics, messages, dead letters and rows that a job has staged, unless an earlier one has `prepared` them."""
-    for module in (native_connection, http_face, grpc_connection, dead_letters):
+    for module in (door_module, dead_letters):
         monkeypatch.setattr(module, "ANONYMOUS", CALLER)
     recorder = Recorder()
     settings = StandaloneSettings(directory, port=0, node=NodeSettings(file_bytes=4 * MIB), authorise=recorder)
@@ -117,14 +115,14 @@ async def world_of(directory: Path, monkeypatch: pytest.MonkeyPatch, *, prepared
     try:
         async with asyncio.timeout(60):
             if not prepared:
-                await _prepare(world)
+                await prepare(world)
             yield world
     finally:
         await close_all()
         await server.stop()
 
 
-async def _prepare(world: World) -> None:
+async def prepare(world: World) -> None:
     system = world.system
     for name in (ORDERS, SECOND, LETTERS):
         await system.carry_out(CreateTopic(name))

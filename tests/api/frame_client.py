@@ -20,12 +20,12 @@ class Client:
         self._requests = 0
 
     @classmethod
-    async def connect(cls, address: tuple[str, int], *, hello: bool = True) -> Client:
+    async def connect(cls, address: tuple[str, int], *, hello: bool = True, token: str = "") -> Client:
         client = cls(*await asyncio.open_connection(*address))
         _CONNECTED.append(client)
         if hello:
             client.write(PREFACE)
-            client.send(Hello("test"))
+            client.send(Hello("test", token=token))
             assert isinstance(await client.receive(), Welcome)
         return client
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -226,26 +227,26 @@ CLOSED = "/default/closed"
 # -- REST --------------------------------------------------------------------------------------------------------------
 
 
-_ROUTES = {route.operation: route for route in make_router().routes}
+ROUTES = {route.operation: route for route in make_router().routes}
 
 
 def test_every_route_of_rest_has_a_case() -> None:
-    assert len(_ROUTES) == len(make_router().routes)
-    assert set(_ROUTES) - set(NATIVE) == set(HTTP)
+    assert len(ROUTES) == len(make_router().routes)
+    assert set(ROUTES) - set(NATIVE) == set(HTTP)
 
 
 def test_every_route_of_rest_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = HTTP | {name: case for name, case in NATIVE.items() if name in _ROUTES}
+    cases = HTTP | {name: case for name, case in NATIVE.items() if name in ROUTES}
 
     async def story(world: World) -> None:
         http = await Http.connect(world.server)
         for name, case in cases.items():
 
-            async def call(fields: dict[str, Any], route: Route = _ROUTES[name]) -> str | None:
-                reply = await http.ask(route.method, *_request(route, fields))
+            async def call(fields: dict[str, Any], route: Route = ROUTES[name]) -> str | None:
+                reply = await http.ask(route.method, *request_of(route, fields))
                 if reply.status < 400 and route.operation == "receive":
                     world.memory["leases"] = [each["lease"] for each in reply.json["messages"]]
-                return _code(reply)
+                return code_of(reply)
 
             await checked(world, name, case, call)
         await http.close()
@@ -253,7 +254,7 @@ def test_every_route_of_rest_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run(tmp_path, monkeypatch, story)
 
 
-def _request(route: Route, fields: dict[str, Any]) -> tuple[str, Any]:
+def request_of(route: Route, fields: dict[str, Any]) -> tuple[str, Any]:
     """Path and body of the request with these fields, as a verb has them."""
     given = {**fields, "query": fields.get("query", "")}
     _, namespace, name = given.pop("topic", f"/{given.pop('namespace', 'default')}/").split("/")
@@ -263,7 +264,7 @@ def _request(route: Route, fields: dict[str, Any]) -> tuple[str, Any]:
     return f"{path}?{'&'.join(filter(None, query))}", body or None
 
 
-def _code(reply: Reply) -> str | None:
+def code_of(reply: Reply) -> str | None:
     if reply.status < 400:
         return None
     assert (reply.status == 403) == (reply.json["code"] == "not_allowed")
@@ -274,7 +275,7 @@ def _code(reply: Reply) -> str | None:
 def test_a_request_that_waits_for_messages_ends_when_rights_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         http, waiting = await Http.connect(world.server), await Http.connect(world.server)
-        path = _request(_ROUTES["receive"], {"topic": ORDERS, "subscription": "billing"})[0]
+        path = request_of(ROUTES["receive"], {"topic": ORDERS, "subscription": "billing"})[0]
         assert len((await http.ask("POST", f"{path}limit=20")).json["messages"]) == 20
         waiting.send("POST", f"{path}wait=20")
         opened = next(each for each in world.door.topics.opened() if str(each.name) == ORDERS)
@@ -282,7 +283,7 @@ def test_a_request_that_waits_for_messages_ends_when_rights_do(tmp_path: Path, m
             await asyncio.sleep(0)
         with world.recorder.refusing():
             world.door.reconsider()
-            assert _code(await waiting.reply()) == "not_allowed"
+            assert code_of(await waiting.reply()) == "not_allowed"
         assert (len(world.door.leasing), opened.consumers) == (0, {})
         await http.close()
         await waiting.close()
@@ -350,12 +351,12 @@ def test_every_method_of_grpc_asks_or_is_not_served(tmp_path: Path, monkeypatch:
         for name in METHODS:
             if name not in served:
                 with world.recorder.refusing(), world.recorder.recording() as asked:
-                    assert await _status(world, name, {}) == "UNIMPLEMENTED"
+                    assert await status_of(world, name, {}) == "UNIMPLEMENTED"
                 assert asked == []
         for name, case in GRPC.items():
 
             async def call(fields: dict[str, Any], name: str = name) -> str | None:
-                status = await _status(world, name, fields)
+                status = await status_of(world, name, fields)
                 return {"OK": None, "PERMISSION_DENIED": "not_allowed"}.get(status, status)
 
             await checked(world, name, case, call)
@@ -368,29 +369,31 @@ def _runs(address: tuple[Mapping[bytes, Method], object]) -> dict[str, str]:
     return {path.decode()[1:]: method.run.__qualname__ for path, method in address[0].items()}
 
 
-async def _status(world: World, name: str, fields: dict[str, Any]) -> str:
+async def status_of(world: World, name: str, fields: dict[str, Any], **metadata: str) -> str:
     """Of a call on a connection of its own, which has no producers and consumers yet and is gone afterwards."""
-    status = await _called(world, name, fields)
+    status = await _called(world, name, fields, **metadata)
     while world.server._listener.connections:  # noqa: ASYNC110 - it does not tell, it is asked
         await asyncio.sleep(0.001)
     return status
 
 
-async def _called(world: World, name: str, fields: dict[str, Any]) -> str:
+async def _called(world: World, name: str, fields: dict[str, Any], **metadata: str) -> str:
     method = METHODS[name]
     request = message_class(method.input_type.full_name)(**fields)
     answers = message_class(method.output_type.full_name)
     kinds = {"request_serializer": lambda each: each.SerializeToString(), "response_deserializer": answers.FromString}
     host, port = world.server.address
+    sent = tuple(metadata.items())
     async with channel(f"{host}:{port}") as opened:
         call: Any
         if method.client_streaming:
-            call = opened.stream_stream(f"/{name}", **kinds)(timeout=SECONDS)
-            await call.write(request)
+            call = opened.stream_stream(f"/{name}", **kinds)(timeout=SECONDS, metadata=sent)
+            with suppress(grpc.aio.AioRpcError):  # refused already: reading says why
+                await call.write(request)
         elif method.server_streaming:
-            call = opened.unary_stream(f"/{name}", **kinds)(request, timeout=SECONDS)
+            call = opened.unary_stream(f"/{name}", **kinds)(request, timeout=SECONDS, metadata=sent)
         else:
-            call = opened.unary_unary(f"/{name}", **kinds)(request, timeout=SECONDS)
+            call = opened.unary_unary(f"/{name}", **kinds)(request, timeout=SECONDS, metadata=sent)
         try:
             await (call.read() if method.server_streaming else call)
         except grpc.aio.AioRpcError as error:

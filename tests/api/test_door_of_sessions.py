@@ -15,11 +15,10 @@ from api.test_door import METHODS, run
 from grpc_face.rig import SECONDS, channel
 from pydanube.access.principals import Principal, PrincipalKind
 from pydanube.access.rights import Action
-from pydanube.api.grpc.connection import GrpcConnection
 from pydanube.api.grpc.messages import message_class
-from pydanube.api.http.face import HttpFace
 from pydanube.base.errors import ConsumerBusy, NotAllowed
-from pydanube.broker.door.session import Origin
+from pydanube.broker.door.door import Door
+from pydanube.broker.door.session import Origin, Session
 from pydanube.broker.door.values import ConsumerHandle, KnownConsumer
 from pydanube.topic.records import SubscriptionKind
 
@@ -31,16 +30,22 @@ OPTIONS = {"topic_name": ORDERS, "producer_name": "p", "dispatch_strategy": 1}
 CONSUMER = {"topic_name": ORDERS, "subscription": "billing", "consumer_name": "c", "subscription_type": 1}
 
 
+def admit_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends the token `other` is another caller."""
+    before = Door.authenticate
+
+    def authenticate(door: Door, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
+        return door.session(OTHER, origin) if token == "other" else before(door, token, origin)
+
+    monkeypatch.setattr(Door, "authenticate", authenticate)
+
+
 def test_calls_of_one_grpc_connection_have_the_principals_of_their_callers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
         world.recorder.callers.add(OTHER)
-        other = world.door.session(OTHER, Origin("grpc"))
-        before = GrpcConnection._session_of
-        monkeypatch.setattr(
-            GrpcConnection, "_session_of", lambda self, head: other if b"other" in head.fields else before(self, head)
-        )
+        admit_other(world, monkeypatch)
         host, port = world.server.address
         async with channel(f"{host}:{port}") as opened:
 
@@ -51,14 +56,14 @@ def test_calls_of_one_grpc_connection_have_the_principals_of_their_callers(
                 call = opened.unary_unary(f"/{name}", lambda each: each.SerializeToString(), answers.FromString)
                 return await call(request, metadata=tuple(metadata.items()), timeout=SECONDS)
 
-            one, two = await ask(CREATE, OPTIONS), await ask(CREATE, OPTIONS, other="yes")
+            one, two = await ask(CREATE, OPTIONS), await ask(CREATE, OPTIONS, authorization="Bearer other")
             assert one.producer_id == two.producer_id  # it is made of the names
             await ask(SUBSCRIBE, CONSUMER)
-            await ask(SUBSCRIBE, CONSUMER, other="yes")
+            await ask(SUBSCRIBE, CONSUMER, authorization="Bearer other")
             message = {"producer_name": "p", "payload": b"x"}
             message["msg_id"] = {"topic_name": ORDERS, "producer_id": one.producer_id}
             await ask(SEND, message)
-            await ask(SEND, message, other="yes")
+            await ask(SEND, message, authorization="Bearer other")
             services = world.server._grpc.services
             assert {principal for principal, _ in services.producers.producers} == {CALLER, OTHER}
             assert {principal for principal, _ in services.consumers.consumers} == {CALLER, OTHER}
@@ -68,7 +73,7 @@ def test_calls_of_one_grpc_connection_have_the_principals_of_their_callers(
             acked = {"msg_id": {"topic_name": ORDERS, "topic_offset": 0}, "subscription_name": "billing"}
             world.recorder.by.clear()
             await ask(ACK, acked)
-            await ask(ACK, acked, other="yes")
+            await ask(ACK, acked, authorization="Bearer other")
             assert world.recorder.by == [(CALLER, Action.SUBSCRIPTION_CONSUME), (OTHER, Action.SUBSCRIPTION_CONSUME)]
 
     run(tmp_path, monkeypatch, story)
@@ -79,13 +84,10 @@ def test_requests_of_one_http_connection_have_the_principals_of_their_callers(
 ) -> None:
     async def story(world: World) -> None:
         world.recorder.callers.add(OTHER)
-        other = world.door.session(OTHER, Origin("http"))
-        monkeypatch.setattr(
-            HttpFace, "_session_of", lambda self, request, session: other if "?" in request.target else session
-        )
+        admit_other(world, monkeypatch)
         http = await Http.connect(world.server)
         await http.ask("GET", "/api/v1/status")
-        await http.ask("GET", "/api/v1/connections?limit=1")
+        await http.ask("GET", "/api/v1/connections?limit=1", authorization="bearer other")
         assert world.recorder.by[-2:] == [(CALLER, Action.STATUS), (OTHER, Action.CONNECTION_LIST)]
         await http.close()
 

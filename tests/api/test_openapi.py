@@ -19,12 +19,21 @@ from pydanube.operations.operation import Answer, Request
 
 TOPIC = "/api/v1/topics/default/orders"
 SUB = f"{TOPIC}/subscriptions/s"
-NAMED = {"namespace": "default", "topic": "orders", "subscription": "s", "pipeline": "by-minute", "subject": "orders"}
+NAMED = {
+    "namespace": "default",
+    "topic": "orders",
+    "subscription": "s",
+    "pipeline": "by-minute",
+    "role": "loader",
+    "binding": "b1",
+    "subject": "orders",
+}
 PATHS = {"namespace.create": "/api/v1/namespaces/shop", "topic.create": "/api/v1/topics/default/other"}
 QUERIES = {
     "offset_of_time": "?time=0",
     "explain": "?offset=0",
     "extend": "?lease_seconds=9",
+    "can_i": "?action=backup",
     "schema.get_by_id": "?schema_id=1",
 }
 BODIES: dict[str, Any] = {
@@ -39,6 +48,8 @@ BODIES: dict[str, Any] = {
     "schema.check": {"type": "avro", "definition": '"int"'},
     "schema.find": {"type": "avro", "definition": '"long"'},
     "schema.set_mode": {"mode": "full"},
+    "role.put": {"permissions": ["Produce"]},
+    "binding.put": {"principal_type": "user", "principal_name": "a", "roles": ["loader"], "scope": "cluster"},
 }
 OF_A_PROCESS = {"ready_file", "allow_unprotected_network", "log_level"}  # settings of one that was started as such
 TYPES: dict[str, tuple[type, ...]] = {
@@ -160,7 +171,7 @@ def test_every_answer_is_as_the_description_says(tmp_path: Path) -> None:
                 untold = OF_A_PROCESS if route.operation == "config" else set()
                 assert set(found.json) | untold == set(resolved(described, schema)["properties"])
             asked += 1
-        assert asked == 58
+        assert asked == 66
 
     with_http(tmp_path, story, **in_memory())
 

@@ -31,6 +31,7 @@ OUTPUTS = {
 }
 # What to run. TOPIC has three messages and the subscription s, NAME is its name and that of a pipeline that runs.
 # DIR is a folder with the file of a pipeline. The answers of commands that only prepare others are not looked at.
+BIND = "security bindings put NAME --principal user:alice --role producer --topic TOPIC"
 RUNS: dict[str, list[str]] = {
     "produce": ["produce TOPIC hello"],
     "consume": ["consume TOPIC --from earliest -n 1", "consume TOPIC -s s -n 1"],
@@ -116,6 +117,32 @@ RUNS: dict[str, list[str]] = {
         "context delete NAME --yes",
     ],
     "version": ["version"],
+    "security whoami": ["security whoami"],
+    "security can-i": ["security can-i topic.publish TOPIC"],
+    "security roles list": ["security roles list"],
+    "security roles describe": ["security roles describe admin"],
+    "security roles put": ["security roles put NAME --permission Produce"],
+    "security roles delete": [
+        "security roles put NAME",
+        "security roles delete NAME --dry-run",
+        "security roles delete NAME --yes",
+    ],
+    "security bindings list": [BIND, "security bindings list"],
+    "security bindings describe": [BIND, "security bindings describe NAME"],
+    "security bindings put": [BIND],
+    "security bindings delete": [
+        BIND,
+        "security bindings delete NAME --dry-run",
+        "security bindings delete NAME --yes",
+    ],
+    "security tokens create": [
+        "security tokens create alice --secret-file DIR/secret",
+        "security tokens create alice --secret-file DIR/secret --out DIR/alice.jwt",
+    ],
+    "security tokens validate": [
+        "security tokens create alice --secret-file DIR/secret --out DIR/alice.jwt",
+        "security tokens validate DIR/alice.jwt --secret-file DIR/secret",
+    ],
 }
 FLOW = """
 name: {name}
@@ -161,6 +188,7 @@ def typed(
         client.report_pipeline(pipeline, "run-1", info={"host": "here", "started": 7}, state=state, lines=["begun"])
     commit(client, f"query-{name}", whole)
     (tmp_path / "flow.yaml").write_text(FLOW.format(name=f"{name}-flow", topic=whole, folder=tmp_path))
+    (tmp_path / "secret").write_text("x" * 32)
     without_spark(monkeypatch)
     monkeypatch.setenv("DANUBE_URL", tiered_url)
 

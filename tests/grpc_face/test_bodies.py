@@ -106,7 +106,7 @@ class Client:
 def face() -> Any:
     still = cast("Any", SimpleNamespace(monotonic=lambda: 0.0))  # nobody uses up a turn by being slow
     session = SimpleNamespace(ask=lambda action: None)
-    door = SimpleNamespace(account=lambda: Account(Intake()), session=lambda principal, origin: session)
+    door = SimpleNamespace(account=lambda: Account(Intake()), authenticate=lambda token, origin: session)
     return SimpleNamespace(held=0, turns=Turns(still), door=door, forget=lambda gone: None)
 
 

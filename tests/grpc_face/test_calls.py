@@ -63,7 +63,6 @@ def test_a_method_that_is_not_there_is_unimplemented(broker: Broker) -> None:
     [
         "danube_schema.SchemaRegistry/ConfigureTopicSchema",
         "danube_schema.SchemaRegistry/GetTopicSchemaConfig",
-        "danube_admin.SecurityAdmin/ListRoles",
         "danube_admin.ClusterAdmin/ClusterStatus",
         "danube_admin.BrokerAdmin/TriggerRebalance",
         "danube_admin.TopicAdmin/UnloadTopic",
@@ -260,6 +259,7 @@ def test_tools_are_told_of_what_an_address_serves_and_of_nothing_else(broker: Br
                 "danube_admin.BrokerAdmin",
                 "danube_admin.ClusterAdmin",
                 "danube_admin.NamespaceAdmin",
+                "danube_admin.SecurityAdmin",
                 "danube_admin.TopicAdmin",
                 "danube_schema.SchemaRegistry",
                 "grpc.health.v1.Health",

@@ -10,7 +10,9 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from pydanube.access.principals import Principal
-from pydanube.base.names import TopicName
+from pydanube.base.errors import RequestInvalid
+from pydanube.base.fields import shown
+from pydanube.base.names import TopicName, check_namespace, full_name, parse_topic
 
 
 class Action(StrEnum):
@@ -75,6 +77,10 @@ class Action(StrEnum):
     SCHEMA_ALTER = "schema.alter"  # subject, or broker: the compatibility mode
     SCHEMA_DELETE = "schema.delete"  # subject
 
+    SECURITY_SHOW = "security.show"  # broker: roles and bindings, and what others may do
+    SECURITY_CHANGE = "security.change"  # broker: roles and bindings
+    SECURITY_SELF = "security.self"  # broker: who the caller is, and what it may do
+
 
 class ResourceKind(StrEnum):
     BROKER = "broker"
@@ -125,8 +131,28 @@ def subject_resource(name: str) -> Resource:
     return Resource(ResourceKind.SUBJECT, name)
 
 
+def resource_named(kind: ResourceKind, name: str) -> Resource:
+    """The resource of that kind with this name. A subscription is named by its topic, on which its rights depend."""
+    if kind is ResourceKind.BROKER:
+        if name not in ("", "cluster"):
+            raise RequestInvalid(f"this is about the whole cluster and has no resource, got {shown(name)}")
+        return BROKER
+    if not name:
+        raise RequestInvalid(
+            f"this needs the name of a {ResourceKind.TOPIC if kind is ResourceKind.SUBSCRIPTION else kind}"
+        )
+    if kind is ResourceKind.NAMESPACE:
+        return namespace_resource(check_namespace(name))
+    if kind is ResourceKind.TOPIC:
+        return topic_resource(parse_topic(full_name(name)))
+    if kind is ResourceKind.SUBSCRIPTION:
+        return subscription_resource(parse_topic(full_name(name)), "")
+    return Resource(kind, name)
+
+
 Authorise: TypeAlias = Callable[[Principal, Action, Resource], None]
 
 
 def authorise(principal: Principal, action: Action, resource: Resource) -> None:
-    """Returns if the principal may do this, or raises `NotAllowed`. There are no rules yet: everything is allowed."""
+    """Returns, because a broker without authentication allows everything. With authentication, a function of
+    `broker/security/security.py` is in its place, and raises `NotAllowed` unless the principal may do this."""

@@ -144,7 +144,8 @@ class Server:
         self._watch = LoopWatch(asyncio.get_running_loop(), self._lengths, self._now)
 
     def reload(self) -> None:
-        """Reads the certificate again if it has changed; any other change needs a restart."""
+        """Reads the certificate again if it has changed, and the keys of tokens; any other change needs a restart."""
+        self._broker.reload()
         if self._certificate is not None:
             self._certificate.refresh()
 

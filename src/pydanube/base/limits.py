@@ -360,6 +360,23 @@ GRPC_CLOSE_SECONDS = 6.0  # between CLOSE in a health check, which comes every 5
 GRPC_OPTIONS_PENDING_MAX = 1_000  # options of subscriptions that do not exist yet, in all or in some partitions
 RECORD_BYTES_MAX = 16 * KIB  # of what a client has a broker remember in the metadata under one key
 
+# -- authentication and roles ----------------------------------------------------------------------------------------
+TOKEN_BYTES_MAX = 3 * KIB  # fits into the first frame of a native connection, which may have 4 KiB
+TOKEN_SECRET_BYTES_MIN = 32  # a shorter secret could be guessed from one token; RFC 7518 asks for as much
+TOKEN_SECRET_BYTES_MAX = 4 * KIB  # of the file with it
+TOKENS_KNOWN_MAX = 10_000  # tokens whose check is remembered: about 3 MB
+TOKEN_SECONDS_NOTED_MAX = 86_400  # different seconds at which known tokens expire: one day of them, about 4 MB
+JWKS_BYTES_MAX = 256 * KIB  # of a key set: a hundred times a usual one
+JWKS_KEYS_MAX = 32  # of a key set; a token without a key's name is tried with all of them
+KEYS_RELOAD_SECONDS = 60.0  # between two looks at the secret and the key set
+KEYS_FETCH_SECONDS = 10.0  # until a server of key sets counts as not answering
+AUTH_FAILURES_MAX = 20  # wrong tokens of one address at once; afterwards it has to wait
+AUTH_FAILURES_PER_SECOND = 1.0  # that an address may send beyond those
+AUTH_ADDRESSES_MAX = 10_000  # whose wrong tokens are counted; the longest unheard are forgotten first
+ROLES_MAX = 1_000  # of a cluster; one that changes makes every principal's rights be derived again
+BINDINGS_MAX = 100_000  # of a cluster, in the memory of every broker: about 100 MB
+ROLES_PER_BINDING_MAX = 32
+
 # -- backup ----------------------------------------------------------------------------------------------------------
 BACKUP_CHUNK_BYTES_MAX = 512 * KIB  # read at a time: half a millisecond of the loop, and of the journal's disk
 BACKUP_FILES_LISTED_MAX = 400  # in one answer, so that it fits a control frame

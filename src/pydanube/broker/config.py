@@ -36,7 +36,7 @@ from pydanube.base.units import bytes_of, seconds_of
 from pydanube.stream.tiering import TierSettings
 
 PREFIX = "DANUBE_"
-_CLIENT_VARIABLES = frozenset({"DANUBE_URL"})
+_CLIENT_VARIABLES = frozenset({"DANUBE_URL", "DANUBE_TOKEN_FILE"})
 # Variables that Kubernetes sets in every container if a service is named danube or danube-something.
 _KUBERNETES = re.compile(r"DANUBE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 _SHOWN_CHARACTERS = 100  # of a wrong value in an error message
@@ -132,7 +132,20 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def _source_shown(text: str) -> str:
+    """A path or a URL."""
+    return redacted_url(text) if "://" in text else text
+
+
+def _word(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError("not printable")
+    return text
+
+
 PATH = ValueType("a path", _path)
+WORD = ValueType("printable text", _word)
+KEY_SET = ValueType("a path, or a URL that begins with https://", _text, _source_shown)
 URL = ValueType("a URL", _text, redacted_url)
 PAIRS = ValueType("a mapping of strings, name=value,name=value", _pairs, redacted_options)
 SWITCH = ValueType("true or false", _switch)
@@ -152,6 +165,33 @@ _TIER = TierSettings()
 class Tls:
     certificate: Annotated[Path | None, PATH, "certificate chain in PEM; if set, the listener accepts only TLS"] = None
     key: Annotated[Path | None, PATH, "private key of the certificate in PEM, without a passphrase"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jwt:
+    secret_file: Annotated[
+        Path | None, PATH, "file with the shared secret that signs tokens (HS256); at least 32 bytes"
+    ] = None
+    jwks: Annotated[
+        str | None,
+        KEY_SET,
+        "JSON Web Key Set with the public keys of tokens (RS256, ES256, EdDSA): a path or https URL",
+    ] = None
+    issuer: Annotated[str | None, WORD, "the claim `iss` that tokens must have; any if not set"] = None
+    audience: Annotated[str | None, WORD, "the claim `aud` that tokens must have; any if not set"] = None
+    leeway_seconds: Annotated[
+        int, whole_seconds(0, 3600), "how long tokens count after they have expired, for clocks that differ"
+    ] = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auth:
+    jwt: Jwt = field(default_factory=Jwt)
+    super_admins: Annotated[str | None, WORD, "names of principals that may do everything, separated by commas"] = None
+
+    @property
+    def required(self) -> bool:
+        return self.jwt.secret_file is not None or self.jwt.jwks is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +293,7 @@ class Config:
     ] = KEEPALIVE_SECONDS
     log_level: Annotated[str, LOG_LEVEL, "log level; logs go to stderr"] = "info"
     tls: Tls = field(default_factory=Tls)
+    auth: Auth = field(default_factory=Auth)
     limits: Limits = field(default_factory=Limits)
     journal: Journal = field(default_factory=Journal)
     storage: Storage = field(default_factory=Storage)
@@ -447,12 +488,23 @@ def _check(config: Config) -> None:
     if (config.tls.certificate is None) != (config.tls.key is None):
         given, missing = ("key", "certificate") if config.tls.certificate is None else ("certificate", "key")
         raise ConfigInvalid(f"tls.{given} is set but tls.{missing} is not; set both the certificate and its key")
-    exposed = next((each for each in (config.listen, config.admin_listen) if each and not each.is_loopback), None)
-    if exposed is not None and not config.allow_unprotected_network:
-        protection = "neither TLS nor authentication" if config.tls.certificate is None else "TLS but no authentication"
+    auth = config.auth
+    if not auth.required and (auth.jwt.issuer or auth.jwt.audience or auth.super_admins):
         raise ConfigInvalid(
-            f"{exposed.host} can be reached from other machines, with {protection}: anyone who reaches it can read "
-            "and write everything. Listen on 127.0.0.1, or pass --allow-unprotected-network"
+            "auth is configured, but the broker has no keys to check tokens with; set auth.jwt.secret_file or "
+            "auth.jwt.jwks"
+        )
+    exposed = next((each for each in (config.listen, config.admin_listen) if each and not each.is_loopback), None)
+    has_tls = config.tls.certificate is not None
+    if exposed is not None and not (has_tls and auth.required) and not config.allow_unprotected_network:
+        if auth.required:
+            risk = "authentication but no TLS: anyone on the way can read tokens and messages"
+        else:
+            protection = "TLS but no authentication" if has_tls else "neither TLS nor authentication"
+            risk = f"{protection}: anyone who reaches it can read and write everything"
+        raise ConfigInvalid(
+            f"{exposed.host} can be reached from other machines, with {risk}. "
+            "Listen on 127.0.0.1, or pass --allow-unprotected-network"
         )
     if config.listen.is_everywhere and config.advertise is None:
         raise ConfigInvalid(

@@ -11,12 +11,15 @@ from pathlib import Path
 from pydanube.adapters.objects_url import parse_objects_url
 from pydanube.base.addresses import HostPort
 from pydanube.base.limits import FILES_RESERVED
-from pydanube.base.redaction import redacted_options
+from pydanube.base.redaction import redacted_options, redacted_url
 from pydanube.base.wording import encodable
-from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, Objects
+from pydanube.broker.config import ADMIN_LOOPBACK, Auth, Config, Limits, Loaded, Objects
+from pydanube.broker.security.settings import AuthSettings
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
 from pydanube.operations.broker import (
+    AuthInForce,
     JournalSettings,
+    JwtInForce,
     LimitSettings,
     ObjectsInForce,
     SettingOrigin,
@@ -59,9 +62,31 @@ def standalone_settings(config: Config, files: int) -> StandaloneSettings:
         certificate=(tls.certificate, tls.key) if tls.certificate and tls.key else None,
         connections_max=connections_max,
         keepalive_seconds=config.keepalive_seconds,
+        auth=_auth(config.auth),
         admin_listen=config.admin_listen,
         admin_required=config.admin_listen is not ADMIN_LOOPBACK,
     )
+
+
+def _auth(chosen: Auth) -> AuthSettings | None:
+    jwt = chosen.jwt
+    if not chosen.required:
+        return None
+    admins = tuple(name.strip() for name in (chosen.super_admins or "").split(",") if name.strip())
+    return AuthSettings(jwt.secret_file, jwt.jwks, jwt.issuer, jwt.audience, jwt.leeway_seconds, admins)
+
+
+def _auth_in_force(auth: AuthSettings | None) -> AuthInForce:
+    found = auth or AuthSettings()
+    jwks = found.jwks
+    jwt = JwtInForce(
+        secret_file=None if found.secret_file is None else _shown(found.secret_file),
+        jwks=None if jwks is None else _shown(redacted_url(jwks) if "://" in jwks else jwks),
+        issuer=found.issuer,
+        audience=found.audience,
+        leeway_seconds=found.leeway_seconds,
+    )
+    return AuthInForce(jwt, ", ".join(found.super_admins) or None)
 
 
 def _objects(chosen: Objects) -> ObjectsSettings | None:
@@ -84,6 +109,7 @@ def settings_in_force(
         auto_create=chosen.auto_create,
         keepalive_seconds=chosen.keepalive_seconds,
         tls=TlsSettings(certificate, key),
+        auth=_auth_in_force(chosen.auth),
         limits=LimitSettings(broker.door.cache.bytes_max, chosen.connections_max),
         journal=JournalSettings(
             file_bytes=node.file_bytes,

@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydanube.access.rights import Authorise, authorise
 from pydanube.adapters.objects_url import ObjectsLocation, delta_options
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
+from pydanube.adapters.threads import ThreadOffload
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid, DanubeError, DirectoryInUse, DiskFailed
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
@@ -30,6 +32,8 @@ from pydanube.broker.door.metrics import Page, Source
 from pydanube.broker.door.process import Process
 from pydanube.broker.limits.disk_room import DiskRoom, check_new, reserve_of
 from pydanube.broker.routing.router import Router
+from pydanube.broker.security.roles import Roles
+from pydanube.broker.security.settings import AuthSettings
 from pydanube.ports.clock import Clock
 from pydanube.ports.segments import Segments
 from pydanube.storage.checked_clock import CheckedClock
@@ -41,6 +45,9 @@ from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.cold import ColdReader, ColdTier
 from pydanube.storage.stream.tail import TailCache
 from pydanube.stream.tiering import TierSettings
+
+if TYPE_CHECKING:
+    from pydanube.broker.security.security import Security
 
 log = logging.getLogger(__name__)
 FORGETFUL = ("memory",)  # locations that are empty after a restart: local copies stay as well
@@ -73,6 +80,7 @@ class StandaloneSettings:
     admin_required: bool = True  # if false, a port that is in use is only logged
     disk: Callable[[Path], PosixDisk] = PosixDisk  # tests pass a disk that can fail
     segments: Callable[[ObjectsLocation], Segments] | None = None  # tests pass one that works in this process
+    auth: AuthSettings | None = None  # without it, everything is allowed
     authorise: Authorise = authorise  # tests pass one that refuses or records
 
 
@@ -88,6 +96,8 @@ class Broker:
         self._node: DiskNode
         self._room: DiskRoom
         self._backups: Backups
+        self._security: Security | None = None
+        self._key_reader: ThreadOffload | None = None
 
     async def open(self) -> None:
         settings = self.settings
@@ -99,6 +109,9 @@ class Broker:
             directory = Directory(self._metadata)
             await directory.prepare()
             tier, claim = await self._open_tier(storage.catalog.uses_objects(), directory, randomness)
+            watch = CheckedClock(clock)
+            watch.begin(storage.catalog.newest_time())
+            await self._open_security(directory, watch)
         except BaseException as error:
             for disk in self._disks:
                 disk.close()
@@ -111,17 +124,31 @@ class Broker:
         room = self._room = DiskRoom(reserve, self._node.room, self._node.make_room, lambda: self._node.ledgers)
         await room.start()
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
-        watch = CheckedClock(clock)
-        watch.begin(storage.catalog.newest_time())
         self._backups = Backups(self._metadata, self._node, room, settings.node.copy_bytes_per_second)
         router = Router.of(self._metadata.identity, self._metadata, storage.catalog, randomness)
         await router.begin()
         self.door = Door(
             directory, storage.catalog, storage.nodes, watch, randomness, router=router, cache=cache,
             backups=self._backups, auto_create=settings.auto_create, room=room, tier=tier, space=self._space,
-            claim=claim, authorise=settings.authorise,
+            claim=claim, authorise=settings.authorise, security=self._security,
         )  # fmt: skip
         self.door.presence.guards.append(self._node.guard)
+
+    async def _open_security(self, directory: Directory, clock: Clock) -> None:
+        """Loads the libraries for tokens only if they are needed."""
+        if self.settings.auth is None:
+            return
+        from pydanube.broker.security.security import Security
+
+        self._key_reader = ThreadOffload(1)  # its own thread: a server of keys may take seconds to answer
+        security = Security(self.settings.auth, Roles(directory.store), clock, self._key_reader)
+        await security.start()
+        self._security = security
+
+    def reload(self) -> None:
+        """Reads the keys of tokens again soon."""
+        if self._security is not None:
+            self._security.reload()
 
     def _check_room_if_new(self) -> None:
         """Called before anything is created: a broker without room for messages does not start."""
@@ -181,6 +208,10 @@ class Broker:
 
     async def close(self) -> None:
         self._backups.close()
+        if self._security is not None:
+            await self._security.close()
+        if self._key_reader is not None:
+            self._key_reader.close()
         for part in (self.door, self._room, self._node, self._metadata):
             try:
                 await part.close()

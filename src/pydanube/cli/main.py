@@ -27,6 +27,7 @@ _SUMMARIES = {
     "backup": "Back up a running broker, and restore it.",
     "export": "Write a topic to a file: Parquet, JSON lines or CSV.",
     "import": "Publish the rows of a file: Parquet, JSON lines or CSV.",
+    "security": "Manage tokens, roles and bindings.",
     "status": "Show the state of the broker on one screen, with problems.",
     "connection": "Show who is connected to the broker.",
     "top": "Live view of the busiest topics.",

@@ -35,6 +35,7 @@ from pydanube.client.lifecycle import Openable, close_after
 from pydanube.client.pipelines import report_pipeline
 from pydanube.client.producer import Producer
 from pydanube.client.reader import Reader, read_arrow
+from pydanube.client.tokens import Tokens
 from pydanube.client.topic_watch import TopicWatches
 from pydanube.client.transport import Dialer, SocketDialer, parse_addresses
 from pydanube.client.waiters import Waiters
@@ -100,6 +101,7 @@ class Client(Openable):
         clock: Clock,
         randomness: Randomness,
         ca_file: str | None = None,
+        tokens: Tokens | None = None,
         dialer: Dialer | None = None,
         on_event: Callable[[ClientEvent], None] | None = None,
         request_timeout: Duration = 30.0,
@@ -109,6 +111,7 @@ class Client(Openable):
         self.randomness = randomness
         self.admin = Admin(self)
         self._dialer = dialer or SocketDialer(ca_file)
+        self._tokens = tokens
         self._on_event = on_event
         self.request_timeout = seconds_of(request_timeout)
         self.topic_watches = TopicWatches(self)
@@ -214,7 +217,8 @@ class Client(Openable):
         for address in self.addresses:
             connection = Connection(self.loop, self._lost, address)
             try:
-                await connection.open(self._dialer)
+                token = None if self._tokens is None else await self._tokens.get()
+                await connection.open(self._dialer, token)
                 if connection.error is not None:  # it ended right after WELCOME, before `_lost` could handle it
                     raise copy_of(connection.error)
             except DanubeError as error:

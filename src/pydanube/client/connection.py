@@ -96,13 +96,13 @@ class Connection:
         self._received = True  # anything since the last keepalive check
         self._keepalive: TimerHandle | None = None
 
-    async def open(self, dialer: Dialer) -> None:
+    async def open(self, dialer: Dialer, token: str | None = None) -> None:
         """Raises `ConnectionLost`, `TlsFailed` or the broker's own refusal."""
         address = self.address
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 self._link = await dialer.dial(address, self)
-                self._link.write([PREFACE, *Hello(f"pydanube {__version__}").encode()])
+                self._link.write([PREFACE, *Hello(f"pydanube {__version__}", token=token or "").encode()])
                 await self._greeted
         except DanubeError as error:
             raise self._give_up(error) from None

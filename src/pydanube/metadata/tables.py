@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from pydanube.access.policy import Binding, Role
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import RECORD_BYTES_MAX, SCHEMA_RECORD_BYTES_MAX
 from pydanube.base.names import TopicName
@@ -285,9 +286,20 @@ SCHEMA_MODE = Layout(
     "broker/schemas/registry.py", "The compatibility mode of subjects without their own.",
     str.encode, lambda _, value: CompatibilityMode(value.decode()),
 )  # fmt: skip
+ROLES = Layout(
+    "security/roles/", "<role>", Role,
+    "broker/security/roles.py", "The permissions of a role.",
+    msgspec.json.encode, _decoder(Role), RECORD_BYTES_MAX,
+)  # fmt: skip
+BINDINGS = Layout(
+    "security/bindings/", "<binding>", Binding,
+    "broker/security/roles.py", "The roles that a principal has, and for what.",
+    _encode_untyped, _untyped_decoder(Binding), RECORD_BYTES_MAX,
+)  # fmt: skip
 
 TABLES: tuple[Layout[Any], ...] = (
     NAMESPACES, TOPICS, TURNS, TOPIC_IDS, CHANGES, SINKS, BROKERS, ASSIGNMENTS, STREAMS, PAGES, LEDGER_IDS,
     STORAGE_NODE, OBJECTS, PENDING_OPTIONS, CONSUMERS, REDRIVES, PIPELINE_RECORDS,
     SUBJECTS, SUBJECT_NAMES, SCHEMAS, REFERRING, SCHEMA_IDS, SCHEMA_MODE,
+    ROLES, BINDINGS,
 )  # fmt: skip

@@ -59,6 +59,21 @@ class SettingOrigin(Answer):
     name: str | None  # of the file, the variable or the flag
 
 
+class JwtInForce(Answer):
+    secret_file: str | None
+    jwks: str | None
+    issuer: str | None
+    audience: str | None
+    leeway_seconds: int
+
+
+class AuthInForce(Answer):
+    """Callers need a token if there is a file with a secret, or a key set."""
+
+    jwt: JwtInForce
+    super_admins: str | None
+
+
 class Settings(Answer):
     data_dir: str
     listen: str
@@ -70,6 +85,7 @@ class Settings(Answer):
     limits: LimitSettings
     journal: JournalSettings
     storage: StorageSettings
+    auth: AuthInForce | UnsetType = UNSET  # not from brokers that know no tokens
     ready_file: str | UnsetType | None = UNSET  # this and what follows: of a broker that was started with `danube`
     allow_unprotected_network: bool | UnsetType = UNSET
     log_level: str | UnsetType = UNSET

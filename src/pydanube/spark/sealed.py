@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from pydanube.base.errors import DanubeError, VerbUnknown
+from pydanube.base.errors import DanubeError, NotAllowed, VerbUnknown
 from pydanube.base.limits import MIB
 from pydanube.client import Client
 from pydanube.operations.storage import ListSealed, LocateObjects, SealedSegment
@@ -36,7 +36,7 @@ async def find_segments(
             return {}, None
         turns, room = asyncio.Semaphore(ASKED_AT_ONCE), [SEGMENTS_MAX]
         found = await asyncio.gather(*(_segments_of(client, each, turns, room) for each in worth))
-    except VerbUnknown:  # an older broker
+    except (VerbUnknown, NotAllowed):  # an older broker, or a caller who may not read the location directly
         return {}, None
     return {each.name: segments for each, segments in zip(worth, found, strict=True) if segments}, location
 

@@ -19,6 +19,7 @@ from pydanube.base.limits import (
     KEEPALIVE_SECONDS_MAX,
     NAME_BYTES_MAX,
     REQUEST_VALUES_MAX,
+    TOKEN_BYTES_MAX,
     VERB_BYTES_MAX,
 )
 from pydanube.base.wording import encodable
@@ -40,9 +41,16 @@ class Hello(NamedTuple):
     client: str  # name and version of the library, for logs
     features: tuple[str, ...] = ()
     version: int = VERSION
+    token: str = ""  # of the caller; empty if it has none
+
+    def __repr__(self) -> str:
+        """Without the token, so that it never gets into a log."""
+        return f"Hello(client={self.client!r}, features={self.features!r}, version={self.version!r})"
 
     def encode(self) -> list[Buffer]:
-        body = {"version": self.version, "client": self.client, "features": list(self.features)}
+        body: Object = {"version": self.version, "client": self.client, "features": list(self.features)}
+        if self.token:
+            body["token"] = self.token
         return _control(FrameKind.HELLO, 0, 0, body)
 
     @classmethod
@@ -52,6 +60,7 @@ class Hello(NamedTuple):
             found.text("client", least=1, most=NAME_BYTES_MAX),
             found.texts("features", FEATURES_MAX, FEATURE_BYTES_MAX),
             version,
+            found.text("token", "", least=1, most=TOKEN_BYTES_MAX),
         )
 
 

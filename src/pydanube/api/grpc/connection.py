@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydanube.access.principals import ANONYMOUS, Principal
+from pydanube.access.principals import Principal
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.face import GrpcFace
 from pydanube.api.grpc.field_count import has_too_many_fields
 from pydanube.api.grpc.messages import DecodeError
 from pydanube.api.listening.buffers import coalesced
+from pydanube.api.listening.callers import Callers
 from pydanube.api.listening.deadlines import Deadline
 from pydanube.api.listening.face import Summary
 from pydanube.api.listening.failures import error_of
@@ -45,7 +46,7 @@ from pydanube.base.limits import (
     HTTP2_WORK_AT_ONCE,
     SECOND,
 )
-from pydanube.broker.door.session import Origin, Session
+from pydanube.broker.door.session import Origin
 from pydanube.wire.http2.connection import ServerConnection
 from pydanube.wire.http2.events import ConnectionEnded, DataReceived, Event, RequestReceived, StreamReset
 from pydanube.wire.http2.fields import Head
@@ -110,7 +111,7 @@ class GrpcConnection(Worker):
         self._sweep_at = SWEPT_MIN  # number of subscriptions
         self._methods = methods
         self._transport = transport
-        self._session = services.door.session(ANONYMOUS, Origin(GrpcFace.name, peer_of(transport)))
+        self._callers = Callers(services.door, Origin(GrpcFace.name, peer_of(transport)))
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}  # those with a deadline, a task or a stream of answers
         self._incoming: dict[int, _Incoming] = {}
@@ -317,7 +318,7 @@ class GrpcConnection(Worker):
             method = self._methods.get(head.path)
             if method is None:
                 raise NotServed(f"unknown method {head.path[:200].decode('ascii', 'replace')}")
-            call.session = self._session_of(head)
+            call.session = self._callers.session_of(head.fields.get(b"authorization"))
             if head.fields.get(b"grpc-encoding", _IDENTITY) != _IDENTITY:
                 raise GrpcEncodingUnknown("compressed messages are not supported")
             if b"grpc-timeout" in head.fields:
@@ -329,10 +330,6 @@ class GrpcConnection(Worker):
                 self._feed(incoming, data, ended)
         except Exception as error:
             self._failed(call, error)
-
-    def _session_of(self, head: Head) -> Session:
-        """The session of the caller of one call. Calls have no credentials yet: it is that of the connection."""
-        return self._session
 
     def _feed(self, incoming: _Incoming, data: bytes, ended: bool) -> None:
         call, reader, streams_in = incoming.call, incoming.reader, incoming.method.streams_in

@@ -137,7 +137,7 @@ class ProducerService:
         reliable, exclusive = request.dispatch_strategy == 1, request.producer_access_mode == 1
         await call.session.topics.prepare(topic, reliable=reliable)
         producer = await self._attach(call.session, topic, name, reliable, exclusive)
-        self._use(producer, call.connection)
+        self._use(producer, call)
         return danube.ProducerResponse(
             request_id=request.request_id, producer_id=producer.id, producer_name=producer.name
         )
@@ -179,7 +179,9 @@ class ProducerService:
         for connection in () if producer is None else producer.connections:
             connection.producers.pop(key, None)
 
-    def _use(self, producer: GrpcProducer, connection: GrpcConnection) -> None:
+    def _use(self, producer: GrpcProducer, call: Call) -> None:
+        connection = call.connection
+        producer.handle.used_by(call.session.principal)
         if connection.closed or self.producers.get(producer.key) is not producer:  # the latter: it has ended meanwhile
             self.forget(producer, connection)
         elif producer.key not in connection.producers:
@@ -202,7 +204,7 @@ class ProducerService:
         if producer is None:
             producer = self.producers.get(key)
             if producer is not None and producer.topic == identity.topic_name:
-                self._use(producer, connection)
+                self._use(producer, call)
         if producer is None or producer.topic != identity.topic_name:
             self._send_to_unknown(call, request)
             return
@@ -237,7 +239,7 @@ class ProducerService:
         except (TopicNotFound, PartitionMissing, TopicKindDiffers) as error:  # the client must create it again
             call.fail(GrpcPeerForgotten(str(error)))
             return
-        self._use(producer, call.connection)
+        self._use(producer, call)
         self._send(call, request, producer)
 
     def publish(self, producer: GrpcProducer, messages: list[Any]) -> Receipt:

@@ -20,15 +20,13 @@ from pydanube.api.grpc.operations import BrokerAdmin, ClusterAdmin, NamespaceAdm
 from pydanube.api.grpc.producers import ProducerService
 from pydanube.api.grpc.reflection import ReflectionService
 from pydanube.api.grpc.schemas import SchemaRegistry
+from pydanube.api.grpc.security import SecurityAdmin
 from pydanube.api.grpc.storage import StorageService
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import NotServed
 from pydanube.broker.door.entrance import Entrance
 
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
-_ABSENT = {  # declared, so that clients get a clear answer
-    "danube_admin.SecurityAdmin": "roles and bindings are not supported yet",
-}
 _MISSING = {"danube_schema.SchemaRegistry": "topics cannot be bound to subjects yet"}  # of a service that is there
 
 
@@ -50,6 +48,7 @@ class GrpcServices:
             NamespaceAdmin(),
             TopicAdmin(),
             SchemaRegistry(),
+            SecurityAdmin(),
             HealthService(),
         ]
         health = HealthCheckService(self.producers, self.consumers)
@@ -87,8 +86,6 @@ def _methods(services: list[Any]) -> dict[bytes, Method]:
     for each in services:
         sentence = _MISSING.get(each.name, f"{each.name} does not support it on a single node")
         _add(methods, service(each.name), each, sentence)
-    for name, sentence in _ABSENT.items():
-        _add(methods, service(name), None, sentence)
     return methods
 
 

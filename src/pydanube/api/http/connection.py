@@ -43,7 +43,7 @@ class HttpConnection(Worker):
         self.greeted = False  # whether its first request has arrived
         self.heard = False  # whether a whole request has arrived since the doorway's last check
         self._face = face
-        self._session = face.session(peer_of(transport))
+        self._callers = face.callers(peer_of(transport))
         self._transport = transport
         self._reader = RequestReader()
         self._loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ class HttpConnection(Worker):
         self._serving.add_done_callback(self._served)
 
     async def _answer(self, request: HttpRequest) -> None:
-        answer = await self._face.answer(request, self._session)
+        answer = await self._face.answer(request, self._callers)
         if self._transport.is_closing():
             return
         keep_alive = request.keep_alive and self._refusal is None

@@ -50,6 +50,8 @@ def problem(error: BaseException) -> Answer:
         help=kind.help,
     )
     headers = {"Allow": error.allow} if isinstance(error, MethodNotAllowed) else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     if status in (429, 503):
         headers["Retry-After"] = str(RETRY_SECONDS)
     return Answer(status, msgspec.json.encode(document), PROBLEM, headers)

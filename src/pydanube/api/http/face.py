@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import ClassVar, NamedTuple
 
-from pydanube.access.principals import ANONYMOUS
 from pydanube.api.http.answer import RAW, Answer
 from pydanube.api.http.connection import HttpConnection
 from pydanube.api.http.errors import problem
 from pydanube.api.http.router import Router, media_type
+from pydanube.api.listening.callers import Callers
 from pydanube.api.listening.face import Sniffed
 from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import DanubeError, HttpBusy, HttpHostRefused, HttpOriginRefused
@@ -74,8 +74,8 @@ class HttpFace:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    async def answer(self, request: HttpRequest, session: Session) -> Answer:
-        """Answers one request of a connection, which has this session."""
+    async def answer(self, request: HttpRequest, callers: Callers) -> Answer:
+        """Answers one request of a connection, which has these callers."""
         try:
             _check_host(request, self.hosts)
             _check_origin(request)
@@ -84,18 +84,15 @@ class HttpFace:
             route, fields = self.router.find(request)
             if "topic" in fields:  # two segments of the path; an invalid name is refused when it is parsed
                 fields["topic"] = f"/{fields.pop('namespace')}/{fields['topic']}"
+            session = callers.session_of(request.headers.get("authorization"))
             asked = None if route.request is None else read(route.request, fields)
-            return await route.answer(Caller(self, self._session_of(request, session), request), asked)
+            return await route.answer(Caller(self, session, request), asked)
         except Exception as error:
             return problem(error)
 
-    def session(self, address: str) -> Session:
-        """The session of a connection."""
-        return self.door.session(ANONYMOUS, Origin(self.name, address))
-
-    def _session_of(self, request: HttpRequest, session: Session) -> Session:
-        """The session of the caller of one request. Requests have no credentials yet: it is that of the connection."""
-        return session
+    def callers(self, address: str) -> Callers:
+        """The callers of a new connection from this address."""
+        return Callers(self.door, Origin(self.name, address))
 
     @contextmanager
     def waits(self) -> Iterator[None]:

@@ -49,6 +49,18 @@ from pydanube.operations.schemas import (
     RegisterSchema,
     SetSchemaMode,
 )
+from pydanube.operations.security import (
+    CanI,
+    DeleteBinding,
+    DeleteRole,
+    DescribeBinding,
+    DescribeRole,
+    ListBindings,
+    ListRoles,
+    PutBinding,
+    PutRole,
+    WhoAmI,
+)
 from pydanube.operations.storage import (
     DescribeTable,
     GetObjectStorage,
@@ -285,9 +297,24 @@ _OF_PIPELINES = [
 ]
 
 
+SECURITY = f"{API}/security"
+_OF_SECURITY = [
+    _route("GET", f"{SECURITY}/roles", ListRoles),
+    _route("PUT", f"{SECURITY}/roles/{{role}}", PutRole),
+    _route("GET", f"{SECURITY}/roles/{{role}}", DescribeRole),
+    _route("DELETE", f"{SECURITY}/roles/{{role}}", DeleteRole),
+    _route("GET", f"{SECURITY}/bindings", ListBindings),
+    _route("PUT", f"{SECURITY}/bindings/{{binding}}", PutBinding),
+    _route("GET", f"{SECURITY}/bindings/{{binding}}", DescribeBinding),
+    _route("DELETE", f"{SECURITY}/bindings/{{binding}}", DeleteBinding),
+    _route("GET", f"{SECURITY}/whoami", WhoAmI),
+    _route("GET", f"{SECURITY}/can-i", CanI),
+]
+
+
 def make_router() -> Router:
     routes = [*_PAGES, *_OF_THE_BROKER, *_OF_NAMESPACES, *_OF_TOPICS, *_OF_SUBSCRIPTIONS, *_OF_LEASES, *_OF_STORAGE]
-    routes += [*_OF_SCHEMAS, *_OF_PIPELINES]
+    routes += [*_OF_SCHEMAS, *_OF_PIPELINES, *_OF_SECURITY]
 
     async def openapi(caller: Caller, request: None) -> Answer:
         caller.session.ask(Action.REFLECTION)

@@ -7,14 +7,14 @@ reader is bounded: a consumer gets more messages only while the socket accepts t
 from __future__ import annotations
 
 import asyncio
-from asyncio import Future, Lock, Task, Transport
+from asyncio import Future, Lock, Task, TimerHandle, Transport
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydanube.access.principals import ANONYMOUS
+from pydanube.access.principals import NEVER
 from pydanube.api.listening.buffers import coalesced
 from pydanube.api.listening.face import Summary
 from pydanube.api.listening.failures import error_of
@@ -28,6 +28,7 @@ from pydanube.base.errors import (
     DanubeError,
     LimitReached,
     ProtocolError,
+    TokenExpired,
     TopicBusy,
     VerbUnknown,
 )
@@ -39,9 +40,10 @@ from pydanube.base.limits import (
     MIB,
     RANGES_AT_ONCE,
     REQUESTS_AT_ONCE_MAX,
+    SECOND,
     TURN_SECONDS,
 )
-from pydanube.broker.door.session import Origin
+from pydanube.broker.door.session import Origin, Session
 from pydanube.broker.door.values import Receipt
 from pydanube.operations.operation import Request as Operation
 from pydanube.operations.operation import read
@@ -81,7 +83,7 @@ class NativeConnection(Worker):
 
     def __init__(self, face: NativeFace, transport: Transport) -> None:
         super().__init__(face.turns)
-        self.session = face.door.session(ANONYMOUS, Origin(face.name, peer_of(transport)))
+        self.session: Session  # of its caller, since the greeting
         self.client = ""  # the name that the client gives itself
         self.channels: dict[int, AnyChannel] = {}
         self._opening: dict[int, bool] = {}  # channels that are being opened, and whether they are still wanted
@@ -106,6 +108,8 @@ class NativeConnection(Worker):
         self._leaving: deque[AnyChannel] = deque()  # channels to close after the connection is gone
         self._face = face
         self._account = face.door.account()  # counts what it publishes until it is confirmed
+        self._origin = Origin(face.name, peer_of(transport))
+        self._expiry: TimerHandle | None = None  # ends it when the token of its caller expires
         self._greeted = False
         self._closed = False
 
@@ -271,6 +275,8 @@ class NativeConnection(Worker):
     def lost(self) -> None:
         """The socket is gone."""
         self._closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
         for task in self._tasks:
             task.cancel()
         self._leaving.extend(self.channels.values())
@@ -300,6 +306,16 @@ class NativeConnection(Worker):
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def _hello(self, hello: Hello) -> None:
+        door = self._face.door
+        try:
+            self.session = door.authenticate(hello.token or None, self._origin, needs_token=True)
+        except DanubeError as error:
+            self.stop(error)
+            return
+        expires = self.session.principal.expires
+        if expires < NEVER:
+            left = (expires - door.clock.wall()) / SECOND
+            self._expiry = self._loop.call_later(left, self.stop, TokenExpired("the token has expired"))
         self._greeted = True
         self.client = hello.client[:CLIENT_CHARACTERS_MAX]
         self._reader.welcome()

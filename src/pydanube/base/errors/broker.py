@@ -206,6 +206,71 @@ class NotAllowed(DanubeError):
     grpc_status = GrpcStatus.PERMISSION_DENIED
 
 
+class Unauthenticated(NotAllowed):
+    """The caller has not shown who it is: it sent no valid token."""
+
+    blame = "caller"
+    help = "Send a valid token; `danube security tokens validate` says what is wrong with one."
+    http_status = 401
+    grpc_status = GrpcStatus.UNAUTHENTICATED
+
+
+class TokenExpired(Unauthenticated):
+    """The caller's token has expired."""
+
+    blame = "caller"
+    retriable = True  # a client whose tokens come from a file or function connects again with a new one
+    help = "Get a new token, and connect again with it."
+    http_status = 401
+    grpc_status = GrpcStatus.UNAUTHENTICATED
+
+
+class TooManyAttempts(DanubeError):
+    """Too many wrong tokens came from this address."""
+
+    blame = "caller"
+    retriable = True
+    help = "Correct the token of whatever connects from this address, and wait a few seconds."
+    grpc_status = GrpcStatus.RESOURCE_EXHAUSTED
+
+
+class TokensNotConfigured(DanubeError):
+    """A token was sent to a broker that checks none."""
+
+    blame = "caller"
+    help = "Set auth.jwt.secret_file or auth.jwt.jwks of the broker, or send no token."
+    grpc_status = GrpcStatus.FAILED_PRECONDITION
+
+
+class RoleNotFound(DanubeError):
+    """There is no role with this name."""
+
+    blame = "caller"
+    help = "List the roles with `danube security roles list`."
+    http_status = 404
+    grpc_status = GrpcStatus.NOT_FOUND
+    exit_code = ExitCode.NOT_FOUND
+
+
+class RoleFixed(DanubeError):
+    """The role belongs to the system, and cannot be changed or deleted."""
+
+    blame = "caller"
+    help = "Create a role of another name."
+    http_status = 409
+    grpc_status = GrpcStatus.FAILED_PRECONDITION
+
+
+class BindingNotFound(DanubeError):
+    """There is no binding with this id."""
+
+    blame = "caller"
+    help = "List the bindings with `danube security bindings list`."
+    http_status = 404
+    grpc_status = GrpcStatus.NOT_FOUND
+    exit_code = ExitCode.NOT_FOUND
+
+
 # -- clients ---------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,8 @@ from pydanube.base.errors.root import DanubeError
 _PAGES = {
     "client.md": "already_opened argument_invalid client_closed not_opened",
     "client.md#which-error": "channel_invalid internal not_allowed",
+    "security.md": "token_expired tokens_not_configured too_many_attempts unauthenticated",
+    "security.md#roles-and-bindings": "binding_not_found role_fixed role_not_found",
     "client.md#sending": "producer_busy topic_busy",
     "client.md#when-a-message-is-bad": "batch_invalid batch_too_large batch_unreadable key_too_long message_too_large",
     "client.md#when-the-connection-breaks": "connection_lost not_owner producer_fenced producer_unknown topic_closed",

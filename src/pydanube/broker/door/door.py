@@ -6,10 +6,12 @@ import asyncio
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from pydanube.access.principals import Principal
+from pydanube.access.principals import ANONYMOUS, Principal
 from pydanube.access.rights import Authorise, authorise
 from pydanube.adapters.threads import ThreadOffload
+from pydanube.base.errors import TokensNotConfigured, Unauthenticated
 from pydanube.broker.cold.storage_admin import StorageAdmin
 from pydanube.broker.cold.tiering import Space, Tiering
 from pydanube.broker.commit.sinks import Sinks
@@ -30,6 +32,7 @@ from pydanube.broker.limits.intake import Account, Intake
 from pydanube.broker.routing.losses import Losses
 from pydanube.broker.routing.router import Router
 from pydanube.broker.schemas.registry import Registry
+from pydanube.broker.security.roles import Roles
 from pydanube.broker.serving.dead_letters import publish_dead_letter
 from pydanube.broker.serving.house import Housekeeping
 from pydanube.broker.serving.leftovers import Leftovers
@@ -51,6 +54,9 @@ from pydanube.storage.checked_clock import checked_clock
 from pydanube.storage.stream.cold import ColdReader, ColdTier
 from pydanube.storage.stream.tail import TailCache
 from pydanube.wire.batch import Batch
+
+if TYPE_CHECKING:
+    from pydanube.broker.security.security import Security
 
 
 class Door:
@@ -74,8 +80,11 @@ class Door:
         offload: Offload | None = None,
         backups: Backups | None = None,
         authorise: Authorise = authorise,
+        security: Security | None = None,
     ) -> None:
-        self.authorise = Asking(authorise)
+        self.authorise = Asking(authorise if security is None else security.authorise)
+        self.security = security  # None if the broker has no authentication
+        self.roles = Roles(directory.store)
         self.directory = directory
         self.clock = checked_clock(clock)
         self.intake = Intake()
@@ -121,9 +130,11 @@ class Door:
             self.topics, self.tiers, self.tiering, self.pipelines, self.sinks, self.presence, self.cache, self.clock,
             self.room, self.leasing,
         )  # fmt: skip
+        if security is not None:
+            security.reconsider = self.reconsider
         self.losses = Losses(self.router.assignments, self.router.me, self.topics.lose, self.topics.lose_moved)
         self.losses.begin()
-        loops = (self.housekeeping, self.sinks, self.room, self.topic_changes, self.tiering, self.losses)
+        loops = (self.housekeeping, self.sinks, self.room, self.topic_changes, self.tiering, self.losses, security)
         self.presence.guards += [each.guard for each in loops if each is not None]
         self._loop = asyncio.get_running_loop()
         self._reopening: Task[None] | None = None
@@ -134,6 +145,20 @@ class Door:
     def session(self, principal: Principal, origin: Origin) -> Session:
         """A session through which the caller does everything."""
         return Session(self, principal, origin)
+
+    @property
+    def keys_version(self) -> int:
+        return 0 if self.security is None else self.security.keys_version
+
+    def authenticate(self, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
+        """A session of the principal that the token names. Without authentication, every caller is anonymous."""
+        if self.security is None:
+            if token is not None:
+                raise TokensNotConfigured("this broker checks no tokens, but one was sent")
+            return Session(self, ANONYMOUS, origin)
+        if token is None and needs_token:
+            raise Unauthenticated("this broker needs a token, and none was sent")
+        return Session(self, self.security.identify(token, origin.address), origin)
 
     @cached_property
     def known_consumers(self) -> KnownConsumers:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from pydanube.access.principals import Principal
 from pydanube.broker.door.session import Origin, Session
 from pydanube.broker.limits.intake import Account
 from pydanube.operations.broker import Connection
@@ -20,8 +19,16 @@ class Entrance(Protocol):
     @property
     def offload(self) -> Offload: ...
 
-    def session(self, principal: Principal, origin: Origin) -> Session:
-        """A session through which the caller does everything."""
+    @property
+    def keys_version(self) -> int:
+        """Changes when tokens have to be checked again, because they are checked with other keys."""
+
+    def authenticate(self, token: str | None, origin: Origin, *, needs_token: bool = False) -> Session:
+        """A session through which the caller does everything, as the principal that the token names.
+
+        Raises `Unauthenticated`, `TooManyAttempts` or `TokensNotConfigured`. Without a token, the caller is anonymous,
+        unless the broker checks tokens and the protocol needs one.
+        """
 
     def add_connections(self, listed: Callable[[], Iterable[Connection]]) -> Iterator[int]:
         """Shows the connections of a listener to those who may see them. Returns the numbers of new ones."""

@@ -319,6 +319,8 @@ class Leasing:
         if sink is None:
             sink = self._sinks[key] = LeaseSink(self, key)
             sink.begin(asyncio.get_running_loop().create_task(self._connect(session.without_address(), sink)))
+        else:
+            sink.key.principal.renew(session.principal)
         return sink
 
     async def _connect(self, session: Session, sink: LeaseSink) -> None:

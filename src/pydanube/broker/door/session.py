@@ -20,6 +20,7 @@ from pydanube.broker.door.verbs.broker import BrokerVerbs
 from pydanube.broker.door.verbs.leases import LeaseVerbs
 from pydanube.broker.door.verbs.pipelines import PipelineVerbs
 from pydanube.broker.door.verbs.schemas import SchemaVerbs
+from pydanube.broker.door.verbs.security import SecurityVerbs
 from pydanube.broker.door.verbs.sinks import SinkVerbs
 from pydanube.broker.door.verbs.storage import StorageVerbs
 from pydanube.broker.door.verbs.subscriptions import SubscriptionVerbs
@@ -102,6 +103,10 @@ class Session:
     @property
     def backups(self) -> BackupVerbs:
         return BackupVerbs(self._door, self)
+
+    @property
+    def security(self) -> SecurityVerbs:
+        return SecurityVerbs(self._door, self)
 
     @property
     def leases(self) -> LeaseVerbs:

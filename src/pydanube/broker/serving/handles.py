@@ -91,6 +91,11 @@ class ProducerHandle:
             self._topics.count_rejected(error)
             raise
 
+    def used_by(self, principal: Principal) -> None:
+        """Called when its principal uses it through another connection: it lives as long as the token there."""
+        if principal == self.principal and principal.expires >= self.principal.expires:
+            self.principal = principal
+
     def close(self, *, lost: bool) -> None:
         """The client has closed it, or, if `lost`, has lost its connection and may come back."""
         self._open.producers.pop(self, None)

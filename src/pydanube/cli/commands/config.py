@@ -90,7 +90,7 @@ def _local(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
     except ConfigInvalid:
         found, missing = _without_directory(config, flags), True
     values: dict[str, Any] = {each.name: getattr(found.config, each.name) for each in fields(found.config)}
-    sections = {name: asdict(values[name]) for name in ("tls", "limits", "journal", "storage")}
+    sections = {name: asdict(values[name]) for name in ("tls", "auth", "limits", "journal", "storage")}
     origins = {key: {"source": each.source, "name": each.name or None} for key, each in found.origins.items()}
     if missing:
         values["data_dir"] = None

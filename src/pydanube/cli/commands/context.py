@@ -25,12 +25,13 @@ class SavedContext(Answer):
     name: str
     url: str
     ca_file: str | None
+    token_file: str | None
     current: bool
 
 
 def _described(contexts: Contexts, name: str) -> SavedContext:
     found = contexts.saved[name]
-    return SavedContext(name, found.shown, found.ca_file, name == contexts.current)
+    return SavedContext(name, found.shown, found.ca_file, found.token_file, name == contexts.current)
 
 
 @context.command(
@@ -39,8 +40,9 @@ def _described(contexts: Contexts, name: str) -> SavedContext:
 @click.argument("name")
 @click.option("--url", required=True, help="danube://host:port, or danubes://host:port for TLS.")
 @click.option("--ca-file", metavar="FILE", help="Trust this CA certificate (PEM).")
+@click.option("--token-file", metavar="FILE", help="File with the token that says who you are.")
 @prints(SavedContext)
-def add(output: Output, name: str, url: str, ca_file: str | None) -> None:
+def add(output: Output, name: str, url: str, ca_file: str | None, token_file: str | None) -> None:
     """Save a broker address under a name. The first one becomes the context in use."""
     from pydanube.client.transport import parse_addresses
 
@@ -52,7 +54,9 @@ def add(output: Output, name: str, url: str, ca_file: str | None) -> None:
         raise Failure(
             f"there are already {CONTEXTS_MAX} contexts, the maximum", "Delete some with `danube context delete`."
         )
-    contexts.saved[name] = SavedBroker(url, ca_file and str(Path(ca_file).absolute()))
+    contexts.saved[name] = SavedBroker(
+        url, ca_file and str(Path(ca_file).absolute()), token_file and str(Path(token_file).absolute())
+    )
     contexts.current = contexts.current or name
     contexts.save()
     output.done(f"saved {name}: {url}", _described(contexts, name))
@@ -75,12 +79,15 @@ def use(output: Output, name: str) -> None:
 def list_contexts(output: Output) -> None:
     """List the saved contexts."""
     contexts = Contexts.load()
-    output.rows([_described(contexts, name) for name in contexts.saved], ("name", "url", "ca_file", "current"))
+    output.rows(
+        [_described(contexts, name) for name in contexts.saved], ("name", "url", "ca_file", "token_file", "current")
+    )
 
 
 class ChosenBroker(Answer):
     url: str
     ca_file: str | None
+    token_file: str | None
     origin: str  # the option, the variable or the context
     file: str  # with the contexts
 
@@ -92,7 +99,7 @@ class ChosenBroker(Answer):
 def show(ctx: click.Context, output: Output) -> None:
     """Show the broker that commands use, and where that comes from."""
     broker = broker_of(ctx)
-    output.record(ChosenBroker(broker.shown, broker.ca_file, broker.origin, str(contexts_file())))
+    output.record(ChosenBroker(broker.shown, broker.ca_file, broker.token_file, broker.origin, str(contexts_file())))
 
 
 class ContextDeletion(Answer):

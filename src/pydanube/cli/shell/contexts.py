@@ -19,6 +19,7 @@ FILE_BYTES_MAX = 1 << 20
 class SavedBroker(NamedTuple):
     url: str
     ca_file: str | None = None
+    token_file: str | None = None  # its path: a token is never kept here
 
     @property
     def shown(self) -> str:

@@ -102,7 +102,7 @@ def cancelled_when_output_closes() -> Iterator[None]:
 
 def client_of(context: click.Context, on_event: Callable[[ClientEvent], None] | None = None) -> Client:
     broker = broker_of(context)
-    return pydanube.connect(broker.url, ca_file=broker.ca_file, on_event=on_event)
+    return pydanube.connect(broker.url, ca_file=broker.ca_file, token_file=broker.token_file, on_event=on_event)
 
 
 class ConnectionNotices:

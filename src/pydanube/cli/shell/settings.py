@@ -17,6 +17,7 @@ class Broker(NamedTuple):
 
     url: str
     ca_file: str | None
+    token_file: str | None
     origin: str
 
     @property
@@ -35,7 +36,7 @@ def saved_names(context: click.Context, parameter: click.Parameter, incomplete: 
 
 
 def broker_options(function: Decorated) -> Decorated:
-    """Adds --url, --context, --ca-file and --debug. Options of the command override those of `danube`."""
+    """Adds --url, --context, --ca-file, --token-file and --debug. Options of the command override those of `danube`."""
 
     def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value is not None and value is not False:
@@ -46,6 +47,7 @@ def broker_options(function: Decorated) -> Decorated:
         function = click.option(*names, expose_value=False, callback=keep, **details)(function)
 
     option("--debug", is_flag=True, help="Show the traceback of an error.")
+    option("--token-file", metavar="FILE", help="File with the token that says who you are.")
     option("--ca-file", metavar="FILE", help="Trust this CA certificate (PEM).")
     option("--context", metavar="NAME", shell_complete=saved_names, help="Use the broker saved under this name.")
     option("--url", metavar="URL", help="Address of the broker: danube://host:port, danubes://host:port for TLS.")
@@ -60,16 +62,16 @@ def ca_file_option(context: click.Context) -> str | None:
 
 def broker_of(context: click.Context) -> Broker:
     chosen = context.ensure_object(dict)
-    ca_file = chosen.get("ca_file")
+    ca_file, token_file = chosen.get("ca_file"), chosen.get("token_file")
     if "url" in chosen:
-        return Broker(chosen["url"], ca_file, "--url")
+        return Broker(chosen["url"], ca_file, token_file, "--url")
     if "context" not in chosen and (url := os.environ.get("DANUBE_URL")):
-        return Broker(url, ca_file, "environment DANUBE_URL")
+        return Broker(url, ca_file, token_file, "environment DANUBE_URL")
     from pydanube.cli.shell.contexts import Contexts
 
     saved = Contexts.load()
     name = chosen.get("context") or saved.current
     if name is None:
-        return Broker(DEFAULT_URL, ca_file, "default")
+        return Broker(DEFAULT_URL, ca_file, token_file, "default")
     found = saved.find(name)
-    return Broker(found.url, ca_file or found.ca_file, f"context {name}")
+    return Broker(found.url, ca_file or found.ca_file, token_file or found.token_file, f"context {name}")
