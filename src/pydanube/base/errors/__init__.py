@@ -93,6 +93,7 @@ __all__ = [
     "MetadataFull",
     "MetadataInvalid",
     "MetadataOutdated",
+    "MetadataUnavailable",
     "MethodNotAllowed",
     "NameInvalid",
     "NamespaceExists",
