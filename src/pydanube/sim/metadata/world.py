@@ -1,0 +1,196 @@
+"""A world of three or five nodes with the product's metadata store, which elect, replicate, restart, and are replaced.
+
+The first node founds the cluster; the others join it. On each node, clients work with its store, and someone looks after
+the members: nodes that should not be members are removed, others added and promoted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from pydanube.base.errors import DanubeError
+from pydanube.base.limits import KIB
+from pydanube.metadata.operations import AddMember, MemberOperation, PromoteMember, RemoveMember, TransferLead
+from pydanube.metadata.records import Record
+from pydanube.sim.machine.randomness import SimRandomness
+from pydanube.sim.metadata.clients import Clients
+from pydanube.sim.metadata.history import MetadataHistory
+from pydanube.sim.metadata.peers import SimPeers
+from pydanube.sim.plan import Fault
+from pydanube.sim.world.faults import FaultInjector
+from pydanube.sim.world.world import Machine, World
+from pydanube.storage.metadata.raft import SETTINGS, RaftMetadata
+from pydanube.storage.metadata.writer import ReceivedSnapshot
+from pydanube.wire.peer.hello import Node
+
+LOG_BYTES = 32 * KIB  # small, so that files are replaced often
+SIM_SETTINGS = replace(SETTINGS, kept_bytes=6 * KIB, append_bytes=2 * KIB, in_flight_max=8, in_flight_bytes_max=8 * KIB)
+SUPERVISOR_SECONDS = 0.3  # until a node that could not start is started again
+RESET_SECONDS = 0.01  # until others learn that a process has died
+
+
+class WatchedStore(RaftMetadata):
+    """Tells the history what it replays."""
+
+    history: MetadataHistory
+    name: str
+
+    def _replay(self, revision: int, record: Record | None) -> None:
+        super()._replay(revision, record)
+        point = self._raft.log.point(revision)
+        assert point is not None
+        self.history.replayed(self.name, point, record)
+
+    def on_installed(self, received: ReceivedSnapshot) -> None:
+        self.history.same(self.name, received.point)
+        super().on_installed(received)
+
+
+@dataclass
+class MetadataWorld(World):
+    """`plan.messages` is how often each client does something, roughly."""
+
+    metadata: MetadataHistory = field(init=False)
+    founded: Node | None = None  # what the first node says about itself
+    formed: bool = False  # all nodes were voters once; then faults begin
+    stores: dict[str, WatchedStore] = field(default_factory=dict)  # of the nodes that run, by machine
+    clients: dict[str, Clients] = field(default_factory=dict)
+    links: dict[str, SimPeers] = field(default_factory=dict)
+    out: dict[str, None] = field(default_factory=dict)  # machines that should not be members now
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.metadata = MetadataHistory(self.history)
+        self.pause = self.plan.seconds / self.plan.messages
+
+    # -- a life of a node ----------------------------------------------------------------------------------------------
+
+    async def _main(self, machine: Machine) -> None:
+        random = self.loop.fork_random(f"{machine.name}/{machine.lives}")
+        while self.founded is None and machine is not self.machines[0]:
+            await asyncio.sleep(0.05)
+        try:
+            store = await self._open(machine, SimRandomness(random))
+        except DanubeError as error:
+            self.loop.trace("node.cannot_start", machine.name, error.code)
+            self.loop.call_soon(self._give_up, machine, context=self.loop.world)
+            return
+        machine.identity = store.identity
+        self.founded = self.founded or store.node
+        peers = SimPeers(self.network.endpoint(machine.name, machine.process), store.identity, store)
+        self.stores[machine.name], self.links[machine.name] = store, peers
+        store.attach(peers)
+        clients = Clients(f"{machine.name}/{machine.lives}", store, self.metadata, random, machine.process, machine.clock)
+        self.clients[machine.name] = clients
+        await asyncio.gather(clients.run(self.pause), self._look_after_members(store))
+
+    async def _open(self, machine: Machine, randomness: SimRandomness) -> WatchedStore:
+        kind = type("Store", (WatchedStore,), {"history": self.metadata, "name": machine.name})
+        store = await kind.open(
+            machine.disks[0], randomness, log_bytes=LOG_BYTES, joins=self.founded, settings=SIM_SETTINGS
+        )
+        assert isinstance(store, WatchedStore)
+        return store
+
+    def _give_up(self, machine: Machine) -> None:
+        if not machine.down:
+            self.kill(machine)
+            self.loop.call_later(SUPERVISOR_SECONDS, self.restart, machine, context=self.loop.world)
+
+    def kill(self, machine: Machine) -> None:
+        self.stores.pop(machine.name, None)
+        self.clients.pop(machine.name, None)
+        self.links.pop(machine.name, None)
+        super().kill(machine)
+        for other in self.machines:
+            if other.name in self.links and machine.identity and not self.network.is_cut(machine.name, other.name):
+                self.loop.call_later(RESET_SECONDS, self._reset, other, machine, context=self.loop.world)
+
+    def _reset(self, other: Machine, dead: Machine) -> None:
+        links = self.links.get(other.name)
+        if links is not None and dead.identity is not None and not self.network.is_cut(dead.name, other.name):
+            self.loop.run_in(other.process, links.lost, dead.identity)
+
+    # -- members -------------------------------------------------------------------------------------------------------
+
+    async def _look_after_members(self, store: WatchedStore) -> None:
+        random = self.loop.fork_random(f"members/{store.identity}/{store.node.boot}")
+        while True:
+            await asyncio.sleep(random.uniform(0.05, 0.2) if not self.formed else random.uniform(0.3, 1.5))
+            if not store.is_leader and random.random() < 0.7:
+                continue
+            wanted = self._wanted(store)
+            if wanted is None:
+                self.formed = self.formed or len(store.members.voters) == len(self.machines)
+                continue
+            try:
+                await store.change_members(wanted)
+            except DanubeError as error:
+                self.loop.trace("members.refused", wanted.identity, error.code)
+
+    def _wanted(self, store: WatchedStore) -> MemberOperation | None:
+        """The next change of the members that is due, if any."""
+        machines = {machine.identity: machine for machine in self.machines if machine.identity}
+        members = store.members
+        for member in members:
+            if member.identity not in machines or machines[member.identity].name in self.out:
+                return RemoveMember(member.identity)
+        for identity, machine in machines.items():
+            found, address = members.get(identity), f"{machine.name}:7650"
+            if machine.name in self.out:
+                continue
+            if found is None or found.address != address:
+                return AddMember(identity, address)
+            if not found.voter:
+                return PromoteMember(identity)
+        return None
+
+
+@dataclass(slots=True)
+class MetadataFaultInjector(FaultInjector):
+    """Faults begin when the cluster is formed."""
+
+    def inject(self, fault: Fault) -> None:
+        world = self.world
+        assert isinstance(world, MetadataWorld)
+        if world.formed:
+            FaultInjector.inject(self, fault)
+        elif not world.healed:
+            self.later(0.5, self.inject, fault)
+
+    def _split(self, fault: Fault) -> None:
+        """Halves, or two groups that only one machine reaches."""
+        names = [machine.name for machine in self.world.machines]
+        at = fault.target % len(names)
+        names = names[at:] + names[:at]
+        middle = len(names) // 2
+        bridge = names[middle : middle + 1] if fault.target // 7 % 2 else []
+        self.world.network.partition([names[: middle + len(bridge)], names[middle:]])
+        self.later(fault.seconds * 2, self.world.network.heal)
+
+    def _members(self, fault: Fault) -> None:
+        """One machine leaves the cluster for a while, or the lead moves."""
+        world = self.world
+        assert isinstance(world, MetadataWorld)
+        name = self._any(fault).name
+        store = world.stores.get(name)
+        if fault.target // 7 % 3 == 0 and store is not None:
+            voters = sorted(store.members.voters)
+            if voters:
+                world.loop.spawn(self._any(fault).process, self._transfer(store, voters[fault.target % len(voters)]))
+        elif len(world.machines) - len(world.out) > 2:
+            world.out[name] = None
+            self.later(fault.seconds * 3, world.out.pop, name, None)
+
+    async def _transfer(self, store: WatchedStore, successor: str) -> None:
+        try:
+            await store.change_members(TransferLead(successor))
+        except DanubeError:
+            return
+
+    def heal(self) -> None:
+        world = self.world
+        assert isinstance(world, MetadataWorld)
+        world.out.clear()
+        FaultInjector.heal(self)
