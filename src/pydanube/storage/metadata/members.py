@@ -25,7 +25,7 @@ def next_members(raft: Raft, operation: AddMember | PromoteMember | RemoveMember
                 raise MembershipRefused(f"{identity} is not a member: add it first")
             leading = raft.leading
             match = 0 if leading is None else leading.match(identity)
-            if not found.voter and match + BEHIND_MAX < raft.log.last.index:
+            if not found.voter and (not match or match + BEHIND_MAX < raft.log.last.index):
                 raise MembershipRefused(f"{identity} has entries up to {match} of {raft.log.last.index}")
             return Members.of([*others, Member(identity, found.address)])
         case RemoveMember():
