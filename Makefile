@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-latency bench-grpc bench-compare bench-fair bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
+.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-latency bench-grpc bench-compare bench-fair bench-metadata bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: what one has compiled the others use
 
@@ -88,6 +88,9 @@ bench-compare: $(DEV) ## compare the broker's processor time with another versio
 
 bench-fair: $(DEV) ## measure what a flood, an upload and a reader of cold messages do to a client at 1,000 messages/s
 	$(BIN)/python bench/fair.py
+
+bench-metadata: $(DEV) ## measure three nodes of metadata on this machine: transactions, elections, catching up
+	$(BIN)/python bench/metadata.py
 
 bench-spark: $(SPARK) ## measure Spark reading from a broker, and writing to it (needs Java)
 	$(BIN)/python bench/spark.py

@@ -1,4 +1,4 @@
-"""A node of metadata in a process of its own: real disk, real links. It takes commands as lines of JSON, and answers them.
+"""A node of metadata in a process of its own: real disk, real links. It answers commands, which are lines of JSON.
 
 `python metadata_node.py DIRECTORY PORT [CLUSTER]` founds a cluster, or joins the one with this id.
 """

@@ -9,7 +9,7 @@ import pytest
 
 from pydanube.raft.entries import Members, Point
 from pydanube.raft.membership import Membership
-from pydanube.raft.messages import Append, Message, Vote
+from pydanube.raft.messages import Append, AskVote, Message, Vote
 from pydanube.raft.node import Raft
 from pydanube.raft.replication import Leadership
 from pydanube.raft.state import NodeState
@@ -27,7 +27,7 @@ def votes_before_it_is_durable(patch: Patch) -> None:
     original = NodeState.send_when_durable
 
     def send(self: NodeState, to: str, message: Message) -> None:
-        (NodeState.send if isinstance(message, Vote) else original)(self, to, message)
+        (NodeState.send if isinstance(message, AskVote | Vote) else original)(self, to, message)
 
     patch.setattr(NodeState, "send_when_durable", send)
 

@@ -35,6 +35,7 @@ FAULTS = {
     "unmounted": "R2: a broker is started with one of its directories missing, or another one in its place",
     "split": "N1: the machines are divided into halves, or into groups that only one machine reaches",
     "members": "M1: a node leaves the cluster and comes back, or the lead moves",
+    "voting": "P2: only one node reaches the others, dies, and dies again as soon as it has voted",
     "catalogue": "the catalogue answers late or not at all",
     "objects_fail": "N6: requests to object storage fail",
     "objects_unsure": "N6: requests are carried out, but the answers are lost",
@@ -45,7 +46,7 @@ FAULTS = {
     "objects_damaged": "N6: an object changes or is cut off until everything heals",
 }
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
-NARROW = ("silent", "deaf", "unmounted", "split", "members")  # only in the profiles that are about them
+NARROW = ("silent", "deaf", "unmounted", "split", "members", "voting")  # only in the profiles that are about them
 # The faults that a profile draws from. `mixed` draws a subset per seed, and none for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
     "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # see _with_object_faults
@@ -71,9 +72,28 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "tier": ("kill", "power", "rival", "pause", "isolate", "catalogue", *OBJECTS),
     "mounts": ("unmounted", "unmounted", "kill", "power"),
     "metadata": (
-        "kill", "kill", "power", "power_all", "pause", "isolate", "one_way", "split", "lossy", "late", "slow", "full",
-        "write_error", "sync_error", "name_error", "clock", "members", "members", "wipe",
+        "kill",
+        "kill",
+        "power",
+        "power_all",
+        "pause",
+        "isolate",
+        "one_way",
+        "split",
+        "lossy",
+        "late",
+        "slow",
+        "full",
+        "write_error",
+        "sync_error",
+        "name_error",
+        "clock",
+        "members",
+        "members",
+        "wipe",
+        "voting",
     ),
+    "elections": ("voting", "voting", "kill", "pause", "isolate", "one_way", "late"),
     "sinks": ("kill", "kill", "power", "power", "write_error", "sync_error", "name_error", "full", "slow"),
 }
 # What happens to topics besides faults, in the profiles about them: L1, L2, L4, P3 of the matrix.
@@ -135,7 +155,7 @@ class Plan:
     @property
     def only_metadata(self) -> bool:
         """Whether the machines agree on metadata, and store nothing else."""
-        return self.profile == "metadata"
+        return self.profile in ("metadata", "elections")
 
     @property
     def whole_broker(self) -> bool:
@@ -232,15 +252,16 @@ def _of_one_broker(plan: Plan, draw: random.Random) -> Plan:
 def _of_metadata(plan: Plan, draw: random.Random) -> Plan:
     """Nodes that agree on metadata. `messages` is how often each client does something. A disk is lost for good only in
     plans in which no node leaves meanwhile: with both, too few voters might be left to decide anything."""
-    kinds = PROFILES["metadata"]
-    without = draw.choice(("members", "wipe"))
-    kinds = tuple(draw.sample([kind for kind in kinds if kind != without], draw.randint(3, len(kinds) - 4)))
-    seconds = draw.uniform(8.0, 16.0)
-    faults = sorted((_fault(draw, kinds, seconds) for _ in range(draw.randint(3, 14))), key=lambda fault: fault.at)
+    kinds, elections = PROFILES[plan.profile], plan.profile == "elections"
+    if not elections:
+        without = draw.choice(("members", "wipe"))
+        kinds = tuple(draw.sample([kind for kind in kinds if kind != without], draw.randint(3, len(kinds) - 4)))
+    seconds = draw.uniform(6.0, 12.0)
+    faults = sorted((_fault(draw, kinds, seconds) for _ in range(draw.randint(3, 12))), key=lambda fault: fault.at)
     return replace(
         plan,
         embedded=False,
-        nodes=draw.choice((3, 3, 5)),
+        nodes=3 if elections else draw.choice((3, 3, 5)),
         brokers=0,
         streams=0,
         data_directories=1,

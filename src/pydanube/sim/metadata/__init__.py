@@ -1,1 +1,1 @@
-"""A simulated world of nodes that agree on the metadata: stores, their clients, members that come and go, and checks."""
+"""A simulated world of nodes that agree on the metadata: stores, their clients, changing members, and checks."""

@@ -32,7 +32,13 @@ class Clients:
     """Those of one life of a node."""
 
     def __init__(
-        self, name: str, store: RaftMetadata, history: MetadataHistory, random: Random, process: Process, clock: SimClock
+        self,
+        name: str,
+        store: RaftMetadata,
+        history: MetadataHistory,
+        random: Random,
+        process: Process,
+        clock: SimClock,
     ) -> None:
         self._name = name
         self._store = store
@@ -139,7 +145,7 @@ class Clients:
             revision = store.revision
             try:
                 async for change in watch:
-                    check(change.revision >= revision, "I6", f"{self._name}: a watch runs backwards to {change.revision}")
+                    check(change.revision >= revision, "I6", f"{self._name}: a watch runs backwards from {revision}")
                     revision = change.revision
                     if change.entry is None:
                         copy.pop(change.key, None)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from pydanube.sim.metadata.world import MetadataWorld
-
-POLL_SECONDS = 0.1
+from pydanube.sim.metadata.world import POLL_SECONDS, MetadataWorld
 
 
 async def drain_metadata(world: MetadataWorld) -> None:
     for machine in world.machines:
         while not await _writes(world, machine.name):
             await asyncio.sleep(POLL_SECONDS)
-    while not _is_whole(world):
-        await asyncio.sleep(POLL_SECONDS)
+    await world.until(lambda: _is_whole(world))
     for machine in world.machines:
         clients = world.clients[machine.name]
         await world.loop.spawn(machine.process, clients.read())
@@ -62,4 +59,3 @@ def explain_metadata(world: MetadataWorld) -> str:
                 f" {[(each.identity[:4], each.voter) for each in store.members]}"
             )
     return "; ".join(told)
-

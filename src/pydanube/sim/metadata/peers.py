@@ -1,6 +1,7 @@
 """The port of links between nodes on the simulated network, through the bytes of the peer protocol.
 
-Worse than real links: messages of one node overtake each other, and some arrive twice or in a later life of the receiver.
+Worse than real links: messages of one node overtake each other, and some arrive twice, or in a later life of the
+receiver.
 """
 
 from __future__ import annotations

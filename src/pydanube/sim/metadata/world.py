@@ -1,13 +1,15 @@
 """A world of three or five nodes with the product's metadata store, which elect, replicate, restart, and are replaced.
 
-The first node founds the cluster; the others join it. On each node, clients work with its store, and someone looks after
-the members: nodes that should not be members are removed, others added and promoted.
+The first node founds the cluster; the others join it. On each node, clients work with its store, and someone looks
+after the members: nodes that should not be members are removed, others added and promoted.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import KIB
@@ -26,21 +28,36 @@ from pydanube.wire.peer.hello import Node
 
 LOG_BYTES = 32 * KIB  # small, so that files are replaced often
 SIM_SETTINGS = replace(SETTINGS, kept_bytes=6 * KIB, append_bytes=2 * KIB, in_flight_max=8, in_flight_bytes_max=8 * KIB)
+POLL_SECONDS = 0.05
 SUPERVISOR_SECONDS = 0.3  # until a node that could not start is started again
+VOTE_SECONDS = 0.003  # in which a node dies after it has voted: less than most writes take
+SOON_SECONDS = 0.01  # until it starts again
 RESET_SECONDS = 0.01  # until others learn that a process has died
 
 
 class WatchedStore(RaftMetadata):
     """Tells the history what it replays."""
 
-    history: MetadataHistory
+    world: MetadataWorld
     name: str
+    voted = ""
+
+    @property
+    def history(self) -> MetadataHistory:
+        return self.world.metadata
 
     def _replay(self, revision: int, record: Record | None) -> None:
         super()._replay(revision, record)
         point = self._raft.log.point(revision)
         assert point is not None
         self.history.replayed(self.name, point, record)
+
+    def carry_on(self, *, at_once: bool = False) -> None:
+        vote = self._raft.hard.vote
+        if vote not in ("", self.identity) and vote != self.voted:
+            self.world.votes(self.name)
+        self.voted = vote
+        super().carry_on(at_once=at_once)
 
     def on_installed(self, received: ReceivedSnapshot) -> None:
         self.history.same(self.name, received.point)
@@ -58,18 +75,19 @@ class MetadataWorld(World):
     clients: dict[str, Clients] = field(default_factory=dict)
     links: dict[str, SimPeers] = field(default_factory=dict)
     out: dict[str, None] = field(default_factory=dict)  # machines that should not be members now
+    voters: dict[str, int] = field(default_factory=dict)  # machines that die so many times while they vote
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.metadata = MetadataHistory(self.history)
+        self._aim = self.loop.fork_random("aim")
         self.pause = self.plan.seconds / self.plan.messages
 
     # -- a life of a node ----------------------------------------------------------------------------------------------
 
     async def _main(self, machine: Machine) -> None:
         random = self.loop.fork_random(f"{machine.name}/{machine.lives}")
-        while self.founded is None and machine is not self.machines[0]:
-            await asyncio.sleep(0.05)
+        await self.until(lambda: self.founded is not None or machine is self.machines[0])
         try:
             store = await self._open(machine, SimRandomness(random))
         except DanubeError as error:
@@ -81,12 +99,19 @@ class MetadataWorld(World):
         peers = SimPeers(self.network.endpoint(machine.name, machine.process), store.identity, store)
         self.stores[machine.name], self.links[machine.name] = store, peers
         store.attach(peers)
-        clients = Clients(f"{machine.name}/{machine.lives}", store, self.metadata, random, machine.process, machine.clock)
+        name = f"{machine.name}/{machine.lives}"
+        clients = Clients(name, store, self.metadata, random, machine.process, machine.clock)
         self.clients[machine.name] = clients
         await asyncio.gather(clients.run(self.pause), self._look_after_members(store))
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in count():
+            if condition():
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
     async def _open(self, machine: Machine, randomness: SimRandomness) -> WatchedStore:
-        kind = type("Store", (WatchedStore,), {"history": self.metadata, "name": machine.name})
+        kind = type("Store", (WatchedStore,), {"world": self, "name": machine.name})
         store = await kind.open(
             machine.disks[0], randomness, log_bytes=LOG_BYTES, joins=self.founded, settings=SIM_SETTINGS
         )
@@ -111,6 +136,18 @@ class MetadataWorld(World):
         links = self.links.get(other.name)
         if links is not None and dead.identity is not None and not self.network.is_cut(dead.name, other.name):
             self.loop.run_in(other.process, links.lost, dead.identity)
+
+    def votes(self, name: str) -> None:
+        """A node gives its vote now: it may be meant to die of that."""
+        if self.voters.get(name, 0) and not self.healed:
+            self.voters[name] -= 1
+            self.loop.call_later(self._aim.uniform(0.0, VOTE_SECONDS), self._strike, name, context=self.loop.world)
+
+    def _strike(self, name: str) -> None:
+        machine = next(machine for machine in self.machines if machine.name == name)
+        if not machine.down:
+            self.power_cut(machine)
+            self.loop.call_later(SOON_SECONDS, self.restart, machine, context=self.loop.world)
 
     # -- members -------------------------------------------------------------------------------------------------------
 
@@ -158,6 +195,26 @@ class MetadataFaultInjector(FaultInjector):
             FaultInjector.inject(self, fault)
         elif not world.healed:
             self.later(0.5, self.inject, fault)
+
+    def _any(self, fault: Fault) -> Machine:
+        """Every second time it is the leader that is hit."""
+        world = self.world
+        assert isinstance(world, MetadataWorld)
+        leaders = [machine for machine in world.machines if machine.name in world.stores]
+        leaders = [machine for machine in leaders if world.stores[machine.name].is_leader]
+        return leaders[0] if leaders and fault.target // 11 % 2 else FaultInjector._any(self, fault)
+
+    def _voting(self, fault: Fault) -> None:
+        world = self.world
+        assert isinstance(world, MetadataWorld)
+        machine = world.machines[fault.target % len(world.machines)]
+        others = [each.name for each in world.machines if each is not machine]
+        world.network.partition([(machine.name, other) for other in others])
+        self.later(3 * fault.seconds, world.network.heal)
+        world.voters[machine.name] = 2
+        if not machine.down:
+            world.kill(machine)
+            self.later(1.0, world.restart, machine)
 
     def _split(self, fault: Fault) -> None:
         """Halves, or two groups that only one machine reaches."""
