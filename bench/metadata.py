@@ -90,6 +90,6 @@ async def measure(directory: Path, probes: Probes) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="danube-bench-", dir=os.environ.get("BENCH_DIR")) as made:
-        with probing(Path(made)) as probes:
-            asyncio.run(measure(Path(made), probes))
+    where = tempfile.TemporaryDirectory(prefix="danube-bench-", dir=os.environ.get("BENCH_DIR"))
+    with where as made, probing(Path(made)) as probes:
+        asyncio.run(measure(Path(made), probes))

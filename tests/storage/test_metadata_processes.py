@@ -1,4 +1,4 @@
-"""Three nodes of metadata as processes on this machine, with real disks and links, which are killed while they are used."""
+"""Three nodes of metadata as processes on this machine, with real disks and links, killed while they are used."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Writers:
     async def more(self, least: int = 20) -> None:
         """Returns when some more were made."""
         wanted = len(self.made) + least
-        while len(self.made) < wanted:
+        for _ in iter(lambda: len(self.made) >= wanted, True):
             await asyncio.sleep(0.01)
 
 

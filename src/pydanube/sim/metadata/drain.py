@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 from pydanube.sim.metadata.world import POLL_SECONDS, MetadataWorld
 
 
 async def drain_metadata(world: MetadataWorld) -> None:
     for machine in world.machines:
-        while not await _writes(world, machine.name):
+        for _ in count():
+            if await _writes(world, machine.name):
+                break
             await asyncio.sleep(POLL_SECONDS)
     await world.until(lambda: _is_whole(world))
     for machine in world.machines:

@@ -111,8 +111,10 @@ class MetadataWorld(World):
             await asyncio.sleep(POLL_SECONDS)
 
     async def _open(self, machine: Machine, randomness: SimRandomness) -> WatchedStore:
-        kind = type("Store", (WatchedStore,), {"world": self, "name": machine.name})
-        store = await kind.open(
+        class Store(WatchedStore):
+            world, name = self, machine.name
+
+        store = await Store.open(
             machine.disks[0], randomness, log_bytes=LOG_BYTES, joins=self.founded, settings=SIM_SETTINGS
         )
         assert isinstance(store, WatchedStore)
@@ -168,7 +170,7 @@ class MetadataWorld(World):
 
     def _wanted(self, store: WatchedStore) -> MemberOperation | None:
         """The next change of the members that is due, if any."""
-        machines = {machine.identity: machine for machine in self.machines if machine.identity}
+        machines: dict[str, Machine] = {each.identity: each for each in self.machines if each.identity}
         members = store.members
         for member in members:
             if member.identity not in machines or machines[member.identity].name in self.out:

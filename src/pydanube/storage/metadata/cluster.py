@@ -34,6 +34,7 @@ from pydanube.wire.peer.metadata import (
 
 URGENT = (AskVote, Vote, Heartbeat, Alive, TakeLead)  # small, and a late one costs an election
 SLOW_SECONDS = 1.0  # after which a write means that the disk is too slow to lead
+NUMBERS_BITS = 32  # of requests in one life of a node: an answer that comes late belongs to no other request
 TICK_SECONDS_MIN = 0.001  # between two looks at the time
 MESSAGES = MessageTable([*CONSENSUS, *METADATA])  # what a node of the metadata understands
 
@@ -67,7 +68,8 @@ class Cluster:
         self._receiver = SnapshotReceiver(self.post, writer.install)
 
     def attach(self, peers: Peers, boot: int) -> None:
-        self._peers, self.desk.boot = peers, boot
+        self._peers = peers
+        self.desk.number = self._sender.transfer = boot << NUMBERS_BITS
 
     async def stop(self, error: DanubeError) -> None:
         """Leaves the lead to another node, if there is one."""

@@ -66,8 +66,7 @@ class _Unsure(Exception):
 class _Known:
     """The numbers of one node's requests that this leader has seen."""
 
-    def __init__(self, boot: int) -> None:
-        self.boot = boot
+    def __init__(self) -> None:
         self._numbers: dict[int, None] = {}
         self._floor = 0
 
@@ -89,14 +88,13 @@ class Desk:
     def __init__(
         self, raft: Raft, host: DeskHost, post: Callable[[NodeIdentity, object], None], identity: NodeIdentity
     ) -> None:
-        self.boot = 0  # of this node
+        self.number = 0  # of the last request
         self._raft = raft
         self._host = host
         self._post = post
         self._identity = identity
         self._loop = asyncio.get_running_loop()
         self._first_term = raft.hard.term  # an earlier life of this node may have led it, and carried out anything
-        self._number = 0
         self._asked: dict[int, _Asked] = {}
         self._asked_bytes = 0
         self._known: dict[NodeIdentity, _Known] = {}
@@ -134,13 +132,13 @@ class Desk:
         size = _size(operation)
         if len(self._asked) >= METADATA_REQUESTS_MAX or self._asked_bytes + size > METADATA_REQUESTS_BYTES_MAX:
             raise MetadataBusy(f"{len(self._asked)} requests wait for the leader's answers")
-        self._number += 1
-        number = self._number
+        self.number += 1
+        number = self.number
         answer: Future[int] = self._loop.create_future()
         self._asked[number] = _Asked(leader, may_repeat(operation), size, answer)
         self._asked_bytes += size
         try:
-            self._post(leader, MetadataRequest(number, self._raft.hard.term, self.boot, operation))
+            self._post(leader, MetadataRequest(number, self._raft.hard.term, operation))
             return await answer
         finally:
             del self._asked[number]
@@ -183,12 +181,10 @@ class Desk:
     # -- being asked ---------------------------------------------------------------------------------------------------
 
     def on_request(self, sender: NodeIdentity, request: MetadataRequest) -> None:
-        raft, known = self._raft, self._known.get(sender)
+        raft = self._raft
         if raft.members.get(sender) is None:
             return self._refuse(sender, request, MembershipRefused("this node is not a member of the cluster"))
-        if known is None or request.boot > known.boot:
-            known = self._known[sender] = _Known(request.boot)
-        if request.boot < known.boot or not known.add(request.number):
+        if not self._known.setdefault(sender, _Known()).add(request.number):
             return None
         if request.term <= self._first_term:
             return self._refuse(sender, request, MetadataUnavailable("the leader has been started again"))

@@ -36,16 +36,16 @@ class SnapshotSender:
         """`ended` is called with a member that must have its snapshot by now, or will not get it."""
         self._send = send
         self._ended = ended
-        self._transfer = 0
+        self.transfer = 0  # the number of the last one
         self._tasks: dict[str, Task[None]] = {}
         self._answers: dict[int, tuple[int, Future[None]]] = {}  # what must have arrived, by transfer
 
     def start(self, member: str, term: int, snapshot: Snapshot) -> None:
-        self._transfer += 1
+        self.transfer += 1
         before = self._tasks.get(member)
         if before is not None:
             before.cancel()
-        task = asyncio.get_running_loop().create_task(self._run(member, self._transfer, term, snapshot))
+        task = asyncio.get_running_loop().create_task(self._run(member, self.transfer, term, snapshot))
         self._tasks[member] = task
         task.add_done_callback(lambda done: self._forget(member, done))
 

@@ -22,7 +22,7 @@ from pydanube.raft.entries import Member, Point
 from pydanube.wire.peer.frames import Buffer
 from pydanube.wire.peer.messages import Codec
 
-_REQUEST = Struct("<QQ")  # term, boot; the operation follows
+_REQUEST = Struct("<Q")  # term; the operation follows
 _ANSWER = Struct("<QH")  # revision, bytes of the error's code; the code and the text follow
 _PART = Struct("<QQQ16sQQ")  # term; index, term and chain of the point; bytes of all parts, position; the bytes follow
 _TAKEN = Struct("<Q")  # bytes that have arrived
@@ -36,9 +36,8 @@ T = TypeVar("T")
 class MetadataRequest:
     """Asks the leader of that term. No other one carries it out, so a request that comes twice is carried out once."""
 
-    number: int  # in one life of the sender
+    number: int  # never used again by the sender, also not after a restart
     term: int
-    boot: int  # of the sender
     operation: Operation
 
 
@@ -92,12 +91,12 @@ def _strict(decode: Callable[[bytes], T], body: bytes) -> T:
 
 
 def _encode_request(message: MetadataRequest) -> list[Buffer]:
-    return [_REQUEST.pack(message.term, message.boot), _encoder.encode(message.operation)]
+    return [_REQUEST.pack(message.term), _encoder.encode(message.operation)]
 
 
 def _decode_request(body: bytes, request: int) -> MetadataRequest:
-    term, boot = _REQUEST.unpack_from(body)
-    return MetadataRequest(request, term, boot, _strict(_operation.decode, body[_REQUEST.size :]))
+    (term,) = _REQUEST.unpack_from(body)
+    return MetadataRequest(request, term, _strict(_operation.decode, body[_REQUEST.size :]))
 
 
 def _encode_answer(message: MetadataAnswer) -> list[Buffer]:
