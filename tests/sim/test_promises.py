@@ -65,7 +65,7 @@ def test_seeds_are_large_enough_and_every_fault_happens() -> None:
     happened = {fault.kind for seed in range(200) for fault in plan_for(seed).faults}
     happened |= {
         fault.kind
-        for profile in ("silent", "mounts", "sweep")
+        for profile in ("silent", "mounts", "sweep", "metadata", "elections")
         for seed in range(5)
         for fault in plan_for(seed, profile).faults
     }

@@ -62,7 +62,7 @@ class ClusterWorld:
     def end(self) -> None:
         failures = self.loop.failures
         self.loop.shutdown()
-        assert failures == []
+        assert [str(failure) for failure in failures] == []
 
 
 def address(number: int) -> str:

@@ -15,6 +15,7 @@ from pydanube.base.errors import DanubeError
 from pydanube.base.limits import KIB
 from pydanube.metadata.operations import AddMember, MemberOperation, PromoteMember, RemoveMember, TransferLead
 from pydanube.metadata.records import Record
+from pydanube.sim.machine.network import Link
 from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.sim.metadata.clients import Clients
 from pydanube.sim.metadata.history import MetadataHistory
@@ -28,6 +29,7 @@ from pydanube.wire.peer.hello import Node
 
 LOG_BYTES = 32 * KIB  # small, so that files are replaced often
 SIM_SETTINGS = replace(SETTINGS, kept_bytes=6 * KIB, append_bytes=2 * KIB, in_flight_max=8, in_flight_bytes_max=8 * KIB)
+LATE_FOR_A_LEADER = Link(delay_min=0.5, delay_max=3.0)
 POLL_SECONDS = 0.05
 SUPERVISOR_SECONDS = 0.3  # until a node that could not start is started again
 VOTE_SECONDS = 0.003  # in which a node dies after it has voted: less than most writes take
@@ -217,6 +219,20 @@ class MetadataFaultInjector(FaultInjector):
         if not machine.down:
             world.kill(machine)
             self.later(1.0, world.restart, machine)
+
+    def _deposed(self, fault: Fault) -> None:
+        world = self.world
+        assert isinstance(world, MetadataWorld)
+        for machine in world.machines:
+            if machine.name in world.stores and world.stores[machine.name].is_leader and not machine.down:
+                self._late_from(machine.name, LATE_FOR_A_LEADER)
+                self.later(0.2, self._late_from, machine.name, None)
+                aimed = replace(fault, target=world.machines.index(machine))
+                self.later(0.2 + 0.3 * fault.amount, FaultInjector._kill, self, aimed)
+
+    def _late_from(self, name: str, link: Link | None) -> None:
+        for other in self.world.machines:
+            self.world.network.set_link(name, other.name, link)
 
     def _split(self, fault: Fault) -> None:
         """Halves, or two groups that only one machine reaches."""
