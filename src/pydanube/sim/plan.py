@@ -49,14 +49,6 @@ FAULTS = {
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
 # Only in the profiles that are about them.
 NARROW = ("silent", "deaf", "unmounted", "split", "members", "voting", "deposed")
-    "silent",
-    "deaf",
-    "unmounted",
-    "split",
-    "members",
-    "voting",
-    "deposed",
-)  # only in the profiles that are about them
 # The faults that a profile draws from. `mixed` draws a subset per seed, and none for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
     "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # see _with_object_faults
