@@ -23,8 +23,10 @@ from pydanube.wire.peer.frames import Buffer
 from pydanube.wire.peer.messages import Codec
 
 _REQUEST = Struct("<Q")  # term; the operation follows
-_ANSWER = Struct("<QH")  # revision, bytes of the error's code; the code and the text follow
-_PART = Struct("<QQQ16sQQ")  # term; index, term and chain of the point; bytes of all parts, position; the bytes follow
+_ANSWER = Struct("<QHH")  # revision, bytes of the error's code and of its text, which follow
+_PART = Struct(
+    "<QQQ16sQQI"
+)  # term; index, term, chain of the point; bytes of all parts; position, bytes; those follow
 _TAKEN = Struct("<Q")  # bytes that have arrived
 _ERROR_BYTES_MAX = 8 * KIB
 _REQUEST_BYTES_MAX = METADATA_TRANSACTION_BYTES_MAX + MIB  # keys are not counted there: 128 of 1 KiB, checked twice
@@ -102,28 +104,28 @@ def _decode_request(body: bytes, request: int) -> MetadataRequest:
 def _encode_answer(message: MetadataAnswer) -> list[Buffer]:
     code = message.code.encode()
     text = message.text.encode(errors="replace")[: _ERROR_BYTES_MAX // 2].decode(errors="ignore").encode()
-    return [_ANSWER.pack(message.revision, len(code)), code, text]
+    return [_ANSWER.pack(message.revision, len(code), len(text)), code, text]
 
 
 def _decode_answer(body: bytes, request: int) -> MetadataAnswer:
-    revision, length = _ANSWER.unpack_from(body)
-    at = _ANSWER.size + length
-    if at > len(body):
-        raise PeerProtocolError(f"an answer has {len(body)} bytes, but describes {at}")
+    revision, code_bytes, text_bytes = _ANSWER.unpack_from(body)
+    at = _ANSWER.size + code_bytes
+    if at + text_bytes != len(body):
+        raise PeerProtocolError(f"an answer has {len(body)} bytes, but describes {at + text_bytes}")
     code, text = _strict(bytes.decode, body[_ANSWER.size : at]), _strict(bytes.decode, body[at:])
     return MetadataAnswer(request, revision, code, text)
 
 
 def _encode_part(message: SnapshotPart) -> list[Buffer]:
     point = message.point
-    head = _PART.pack(message.term, point.index, point.term, point.chain, message.total, message.position)
-    return [head, message.data]
+    place = (message.total, message.position, len(message.data))
+    return [_PART.pack(message.term, point.index, point.term, point.chain, *place), message.data]
 
 
 def _decode_part(body: bytes, request: int) -> SnapshotPart:
-    term, index, point_term, chain, total, position = _PART.unpack_from(body)
+    term, index, point_term, chain, total, position, length = _PART.unpack_from(body)
     data = body[_PART.size :]
-    if total > METADATA_SNAPSHOT_BYTES_MAX or position + len(data) > total or not data:
+    if total > METADATA_SNAPSHOT_BYTES_MAX or position + length > total or not 0 < length == len(data):
         raise PeerProtocolError(f"{len(data)} bytes at {position} are not a part of a snapshot with {total} bytes")
     return SnapshotPart(request, term, Point(index, point_term, chain), total, position, data)
 
