@@ -108,7 +108,7 @@ MISTAKES: list[tuple[Callable[[Patch], None], str]] = [
     (reads_without_a_round, "elections"),
     (obeys_a_leader_of_an_older_term, "elections"),
     (commits_entries_of_older_terms, "metadata"),
-    (changes_many_members_at_once, "metadata"),
+    (changes_many_members_at_once, "elections"),
     (renews_without_a_round, "metadata"),
 ]
 

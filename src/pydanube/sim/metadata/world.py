@@ -253,14 +253,27 @@ class MetadataFaultInjector(FaultInjector):
         if fault.target // 7 % 3 == 0 and store is not None:
             voters = sorted(store.members.voters)
             if voters:
-                world.loop.spawn(self._any(fault).process, self._transfer(store, voters[fault.target % len(voters)]))
+                world.loop.spawn(
+                    self._any(fault).process, self._change(store, TransferLead(voters[fault.target % len(voters)]))
+                )
         elif len(world.machines) - len(world.out) > 2:
             world.out[name] = None
             self.later(fault.seconds * 3, world.out.pop, name, None)
 
-    async def _transfer(self, store: WatchedStore, successor: str) -> None:
+    def _greedy(self, fault: Fault) -> None:
+        world = self.world
+        assert isinstance(world, MetadataWorld)
+        for machine in world.machines:
+            store = world.stores.get(machine.name)
+            if store is not None and store.is_leader:
+                world.network.isolate(machine.name)
+                self.later(fault.seconds * 2, world.network.heal, machine.name)
+                for other in sorted(store.members.voters - {store.identity}):
+                    world.loop.spawn(machine.process, self._change(store, RemoveMember(other)))
+
+    async def _change(self, store: WatchedStore, operation: MemberOperation) -> None:
         try:
-            await store.change_members(TransferLead(successor))
+            await store.change_members(operation)
         except DanubeError:
             return
 

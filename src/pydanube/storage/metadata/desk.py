@@ -106,8 +106,6 @@ class Desk:
 
     async def ask(self, operation: Operation) -> int:
         """Has it carried out by the leader, whichever node that is; returns its revision when reads here show it."""
-        if isinstance(operation, Transact):
-            check_transaction(operation.checks, operation.changes)
         repeatable = may_repeat(operation)
         try:
             async with asyncio.timeout(METADATA_ANSWER_SECONDS_MAX):
@@ -129,6 +127,8 @@ class Desk:
             raise MetadataUnavailable(f"no leader has answered for {METADATA_ANSWER_SECONDS_MAX:g} s") from None
 
     async def _forward(self, leader: NodeIdentity, operation: Operation) -> int:
+        if isinstance(operation, Transact):
+            check_transaction(operation.checks, operation.changes)
         size = _size(operation)
         if len(self._asked) >= METADATA_REQUESTS_MAX or self._asked_bytes + size > METADATA_REQUESTS_BYTES_MAX:
             raise MetadataBusy(f"{len(self._asked)} requests wait for the leader's answers")

@@ -24,9 +24,7 @@ from pydanube.wire.peer.messages import Codec
 
 _REQUEST = Struct("<Q")  # term; the operation follows
 _ANSWER = Struct("<QHH")  # revision, bytes of the error's code and of its text, which follow
-_PART = Struct(
-    "<QQQ16sQQI"
-)  # term; index, term, chain of the point; bytes of all parts; position, bytes; those follow
+_PART = Struct("<QQQ16sQQI")  # term; index, term, chain of the point; bytes of all parts; position, bytes; those follow
 _TAKEN = Struct("<Q")  # bytes that have arrived
 _ERROR_BYTES_MAX = 8 * KIB
 _REQUEST_BYTES_MAX = METADATA_TRANSACTION_BYTES_MAX + MIB  # keys are not counted there: 128 of 1 KiB, checked twice
