@@ -61,7 +61,7 @@ def obeys_a_leader_of_an_older_term(patch: Patch) -> None:
     original = Raft.receive
 
     def receive(self: Raft, now: float, sender: str, message: Message) -> None:
-        if isinstance(message, Append) and message.term < self.hard.term and self.leading is None:
+        if isinstance(message, Append) and message.term < self.hard.term:
             message = replace(message, term=self.hard.term)
         original(self, now, sender, message)
 
@@ -109,7 +109,7 @@ MISTAKES: list[tuple[Callable[[Patch], None], str]] = [
     (obeys_a_leader_of_an_older_term, "elections"),
     (commits_entries_of_older_terms, "metadata"),
     (changes_many_members_at_once, "elections"),
-    (renews_without_a_round, "metadata"),
+    (renews_without_a_round, "elections"),
 ]
 
 

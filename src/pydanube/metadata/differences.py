@@ -10,7 +10,7 @@ from pydanube.metadata.state import Changed, MetadataState
 
 def differences(before: MetadataState, revision: int, rows: Sequence[Row]) -> list[Changed]:
     """The last change of every key that is not as it was, in the order of their revisions. When a key was deleted is
-    not known any more, so its revision is that of the snapshot."""
+    no longer known, so its revision is that of the snapshot."""
     changed = [
         Changed(entry.version, key, entry)
         for key, entry, _ in rows

@@ -49,7 +49,7 @@ class Clients:
         self._count = 0
 
     async def run(self, pause: float) -> None:
-        """In every second life nobody writes here: what waits to be made would hide a barrier that proves nothing."""
+        """In every second life no client writes: what waits to be made would hide a barrier that proves nothing."""
         writes = self._random.random() < 0.5
         others = [self._write(pause), self._write(pause), self._repeat(pause), self._hold()] if writes else []
         await asyncio.gather(self._read(pause), self._read(pause), self._watch(), *others)
@@ -127,15 +127,17 @@ class Clients:
             await self._wait(pause)
             await self.read()
 
-    async def read(self) -> None:
+    async def read(self) -> bool:
+        """Whether there was an answer."""
         begun, store = self._history.event(), self._store
         try:
             await store.barrier()
         except DanubeError:
-            return
+            return False
         found = {key: store.get(key) for key in KEYS}
         shown = {key: None if entry is None else (entry.value, entry.version) for key, entry in found.items()}
         self._history.reads.append(Read(begun, self._history.event(), store.revision, shown))
+        return True
 
     async def _watch(self) -> None:
         """A copy of all keys, kept by a watch: whenever nothing waits, it is what the store has."""

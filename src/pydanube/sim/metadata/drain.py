@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from itertools import count
+from typing import Any
 
 from pydanube.sim.metadata.world import POLL_SECONDS, MetadataWorld
+from pydanube.sim.world.world import Machine
+
+PATIENCE_SECONDS = 15.0  # of virtual time for one answer
 
 
 async def drain_metadata(world: MetadataWorld) -> None:
     for machine in world.machines:
-        for _ in count():
-            if await _writes(world, machine.name):
-                break
-            await asyncio.sleep(POLL_SECONDS)
+        await _until_it_writes(world, machine)
     await world.until(lambda: _is_whole(world))
     for machine in world.machines:
-        clients = world.clients[machine.name]
-        await world.loop.spawn(machine.process, clients.read())
+        await _in_time(world, machine, world.clients[machine.name].read())
     await _settle(world)
     world.metadata.check()
 
 
-async def _writes(world: MetadataWorld, name: str) -> bool:
-    clients = world.clients.get(name)
-    if clients is None:
-        return False
-    machine = next(machine for machine in world.machines if machine.name == name)
-    return await world.loop.spawn(machine.process, clients.transact())
+async def _until_it_writes(world: MetadataWorld, machine: Machine) -> None:
+    for _ in count():
+        clients = world.clients.get(machine.name)
+        if clients is not None and await _in_time(world, machine, clients.transact()):
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _in_time(world: MetadataWorld, machine: Machine, work: Coroutine[Any, Any, bool]) -> bool:
+    """Whether the machine's process says so, which may die meanwhile."""
+    task = world.loop.spawn(machine.process, work)
+    done, _ = await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+    return bool(done) and task.result()
 
 
 def _is_whole(world: MetadataWorld) -> bool:
@@ -41,8 +49,7 @@ async def _settle(world: MetadataWorld) -> None:
     """At the same revision, all nodes show the same."""
     last = world.metadata.truth.revision
     stores = [(machine, world.stores[machine.name]) for machine in world.machines]
-    for machine, store in stores:
-        await world.loop.spawn(machine.process, store.reach(last))
+    await world.until(lambda: all(store.revision >= last for _, store in stores))
     truth = world.metadata.truth
     for machine, store in stores:
         if store.revision == truth.revision:

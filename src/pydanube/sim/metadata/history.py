@@ -30,7 +30,7 @@ class Belief:
 
 @dataclass
 class MetadataHistory:
-    """Of all nodes together. Whoever replays an entry first says what it is; the others must replay the same."""
+    """All nodes share it. The first one that replays an entry says what it is; the others must replay the same."""
 
     history: History
     chains: dict[int, bytes] = field(default_factory=dict)  # by index

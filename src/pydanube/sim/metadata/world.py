@@ -77,7 +77,7 @@ class MetadataWorld(World):
     clients: dict[str, Clients] = field(default_factory=dict)
     links: dict[str, SimPeers] = field(default_factory=dict)
     out: dict[str, None] = field(default_factory=dict)  # machines that should not be members now
-    voters: dict[str, int] = field(default_factory=dict)  # machines that die so many times while they vote
+    voters: dict[str, int] = field(default_factory=dict)  # how often machines will still die while they vote
 
     def __post_init__(self) -> None:
         super().__post_init__()

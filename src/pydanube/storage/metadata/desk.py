@@ -208,7 +208,7 @@ class Desk:
                     raise NotLeader("the term of this request is over")
                 revision = await self._host.decide(request.operation, sender)
         except TimeoutError:
-            return  # whoever asked does not wait any more
+            return  # the other node has given up too
         except DanubeError as error:
             self._refuse(sender, request, error)
         else:

@@ -1,7 +1,7 @@
 """The durable metadata store of a node: it drives consensus, and replays what that has committed.
 
 The order is that of the core: a group of entries is on disk before it counts, and it is replayed, and answered, once it
-is committed. A node that is the only voter commits what is on its own disk, and asks nobody. A write that fails there
+is committed. A node that is the only voter commits what is on its own disk, and asks no one. A write that fails there
 is void: transactions that waited for it are refused, and the next one begins a new file with a snapshot of what is
 committed. With other nodes, the leader decides, the others ask it, and all of them replay.
 """
@@ -218,7 +218,7 @@ class RaftMetadata(StateStore):
         self._waiting.fail_all(closed)
 
     def halt(self, error: DanubeError) -> None:
-        """This node must not go on: it may not have what the others have."""
+        """This node must stop: it may not have what the others have."""
         log.critical("the metadata store of this node has stopped: %s. %s", error, error.help)
         self._halted = error
         self._stop_serving()
@@ -401,7 +401,7 @@ class RaftMetadata(StateStore):
         raft.forget(raft.log.applied if self._writer.needed_from is None else self._writer.needed_from)
 
     def snapshot(self) -> Snapshot:
-        """What is replayed. Whoever gets it ends its state."""
+        """What is replayed. The caller ends its state."""
         state = self._state.freeze()
         return Snapshot(self.chain, SnapshotHead(self._raft.members_at(state.revision), state.sessions), state)
 

@@ -1,4 +1,4 @@
-"""When sessions end: kept where ends are decided, which is the leader, and begun anew by each leader (§39)."""
+"""When sessions end: kept where ends are decided, which is the leader, and begun again by each leader (§39)."""
 
 from __future__ import annotations
 

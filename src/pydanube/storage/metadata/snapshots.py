@@ -1,4 +1,4 @@
-"""Snapshots between nodes: in parts of bounded size, one on its way at a time, while the log goes on.
+"""Snapshots between nodes: in parts of bounded size, one on its way at a time, while the log continues.
 
 A follower gets one when the leader's log does not reach back to what it has. The bytes are those of a snapshot in a
 file of the metadata log. Parts may be lost, come twice or late: each is asked for until it has arrived.

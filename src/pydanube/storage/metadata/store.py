@@ -231,7 +231,7 @@ class StateStore(ABC):
 
 
 def _ignore(logged: Future[int]) -> None:
-    """If the end was not logged, it is decided again by whoever leads then."""
+    """If the end was not logged, the next leader decides it again."""
     if not logged.cancelled():
         logged.exception()
 

@@ -1,7 +1,7 @@
 """Writes the log of one node: what consensus hands out, one group after the other, and in a new file when one is full.
 
 It also puts a snapshot that the leader has sent in place of the whole log. While it writes nothing else happens to the
-file, so whoever is told that something is durable can rely on it.
+file, so what is said to be durable is.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogWriter:
         self.file = file
         self.needed_from: int | None = None  # the index of the next file's snapshot: entries after it are kept
         self.began: float | None = None  # when the write that is under way began
-        self.is_installing = False  # consensus must not go on meanwhile
+        self.is_installing = False  # consensus must wait meanwhile
         self._raft = raft
         self._host = host
         self._snapshot = snapshot
