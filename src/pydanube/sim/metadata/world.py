@@ -228,7 +228,11 @@ class MetadataFaultInjector(FaultInjector):
                 self._late_from(machine.name, LATE_FOR_A_LEADER)
                 self.later(0.2, self._late_from, machine.name, None)
                 aimed = replace(fault, target=world.machines.index(machine))
-                self.later(0.2 + 0.3 * fault.amount, FaultInjector._kill, self, aimed)
+                self.later(0.2 + 0.3 * fault.amount, self._kill_unless_healed, aimed)
+
+    def _kill_unless_healed(self, fault: Fault) -> None:
+        if not self.world.healed:
+            self._kill(fault)
 
     def _late_from(self, name: str, link: Link | None) -> None:
         for other in self.world.machines:
