@@ -9,13 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from pydanube.base.errors import MembershipRefused, MetadataDamaged, MetadataUnavailable, SessionExpired
-from pydanube.base.limits import KIB
-from pydanube.metadata.operations import AddMember, PromoteMember, RemoveMember, TransferLead
+from pydanube.base.addresses import HostPort
+from pydanube.base.errors import MembershipRefused, MetadataBusy, MetadataDamaged, MetadataUnavailable, SessionExpired
+from pydanube.base.ids import NodeIdentity
+from pydanube.base.limits import KIB, METADATA_REQUESTS_BYTES_MAX
+from pydanube.metadata.operations import AddMember, PromoteMember, RemoveMember, Transact, TransferLead
 from pydanube.metadata.records import Repeat
 from pydanube.raft.entries import next_entry
 from pydanube.raft.node import Raft
 from pydanube.storage.metadata.raft import SETTINGS, RaftMetadata
+from pydanube.wire.peer.metadata import MetadataAnswer, MetadataRequest
 from storage.metadata_cluster import ClusterWorld, address
 from storage.metadata_world import put, shown
 
@@ -33,6 +36,20 @@ def run(story: Story) -> None:
 
     world.run(main())
     world.end()
+
+
+class Noted:
+    """Links that only note what is sent."""
+
+    def __init__(self, sent: list[object]) -> None:
+        self._sent = sent
+
+    def connect(self, peer: NodeIdentity, address: HostPort) -> None: ...
+
+    def disconnect(self, peer: NodeIdentity) -> None: ...
+
+    def send(self, peer: NodeIdentity, message: object, *, urgent: bool = False) -> None:
+        self._sent.append(message)
 
 
 async def leader_of(world: ClusterWorld, among: list[RaftMetadata]) -> RaftMetadata:
@@ -161,6 +178,89 @@ def test_a_node_that_got_a_snapshot_starts_with_it_again() -> None:
         world.attach(again, 2)
         await again.reach(await put(again, more=b""))
         assert again.members.voters == leader.members.voters
+
+    run(story)
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_comes_twice_or_to_another_term_is_not_carried_out_again() -> None:
+    async def story(world: ClusterWorld) -> None:
+        leader, asking, _ = await world.form()
+        number = asking.node.boot << 32 | 1 << 20
+        request = MetadataRequest(number, leader.term, Transact((), (("a", b"1"),)))
+        before = leader.revision
+        for _ in range(3):
+            leader.on_message(asking.identity, request)
+        await asyncio.sleep(0.5)
+        assert leader.revision == before + 1
+        await leader.change_members(TransferLead(asking.identity))
+        await leader_of(world, [asking])
+        asking.on_message(leader.identity, request)
+        leader.on_message(asking.identity, request)
+        await asyncio.sleep(0.5)
+        assert shown(leader)["a"][1] == before + 1
+
+    run(story)
+
+
+def test_a_leader_that_was_started_again_does_not_say_that_nothing_was_changed() -> None:
+    """It cannot know what its earlier life has carried out in that term."""
+
+    async def story(world: ClusterWorld) -> None:
+        leader, asking, _ = await world.form()
+        request = MetadataRequest(asking.node.boot << 32 | 1 << 20, leader.term, Transact((), (("a", b"1"),)))
+        await leader.close()
+        again = world.stores[0] = await RaftMetadata.open(world.disks[0], asking._file._randomness)
+        answers: list[object] = []
+        again.attach(Noted(answers))
+        again.on_message(asking.identity, request)
+        world.attach(again, 0)
+        assert [answer.code for answer in answers if isinstance(answer, MetadataAnswer)] == ["metadata_unavailable"]
+
+    run(story)
+
+
+def test_an_answer_to_an_earlier_start_belongs_to_no_request() -> None:
+    async def story(world: ClusterWorld) -> None:
+        leader, asking, _ = await world.form()
+        for number in range(10):
+            asking.on_message(leader.identity, MetadataAnswer(number, code="metadata_conflict", text="old"))
+            await put(asking, a=b"%d" % number)
+        assert asking._cluster.desk.number >> 32 == asking.node.boot
+
+    run(story)
+
+
+def test_requests_that_wait_are_bounded() -> None:
+    async def story(world: ClusterWorld) -> None:
+        _, asking, _ = await world.form()
+        world.network.cut("n0", "n1")
+        value = bytes(512 * KIB)
+        tasks = [asyncio.ensure_future(put(asking, **{f"k{number}": value})) for number in range(40)]
+        await asyncio.sleep(0.05)
+        busy = [task for task in tasks if task.done()]
+        assert len(busy) == 40 - METADATA_REQUESTS_BYTES_MAX // (512 * KIB + 256)
+        assert {type(task.exception()) for task in busy} == {MetadataBusy}
+        world.network.heal()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(story)
+
+
+def test_what_is_known_to_be_committed_can_be_read_before_anyone_is_reached() -> None:
+    async def story(world: ClusterWorld) -> None:
+        leader, follower, _ = await world.form()
+        last = 0
+        for number in range(10):
+            last = await put(leader, a=b"%d" % number)
+        await follower.reach(last)
+        await follower.close()
+        again = world.stores[1] = await RaftMetadata.open(world.disks[1], leader._file._randomness)
+        assert again.revision >= last - 1
+        world.attach(again, 1)
+        await again.barrier()
 
     run(story)
 
