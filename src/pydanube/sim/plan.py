@@ -37,6 +37,7 @@ FAULTS = {
     "members": "M1: a node leaves the cluster and comes back, or the lead moves",
     "voting": "P2: only one node reaches the others, dies, and dies again as soon as it has voted",
     "deposed": "N5: what the leader says arrives when others have elected another one, and it is dead",
+    "frozen": "P4: the leader freezes, and wakes up cut off when others have elected another one",
     "greedy": "M1: the leader is cut off, and asked to remove all the others at once",
     "catalogue": "the catalogue answers late or not at all",
     "objects_fail": "N6: requests to object storage fail",
@@ -49,7 +50,7 @@ FAULTS = {
 }
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
 # Only in the profiles that are about them.
-NARROW = ("silent", "deaf", "unmounted", "split", "members", "voting", "deposed", "greedy")
+NARROW = ("silent", "deaf", "unmounted", "split", "members", "voting", "deposed", "frozen", "greedy")
 # The faults that a profile draws from. `mixed` draws a subset per seed, and none for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
     "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # see _with_object_faults
@@ -97,7 +98,20 @@ PROFILES: dict[str, tuple[str, ...]] = {
         "voting",
         "deposed",
     ),
-    "elections": ("voting", "voting", "deposed", "deposed", "greedy", "kill", "pause", "isolate", "one_way", "late"),
+    "elections": (
+        "voting",
+        "voting",
+        "deposed",
+        "deposed",
+        "frozen",
+        "frozen",
+        "greedy",
+        "kill",
+        "pause",
+        "isolate",
+        "one_way",
+        "late",
+    ),
     "sinks": ("kill", "kill", "power", "power", "write_error", "sync_error", "name_error", "full", "slow"),
 }
 # What happens to topics besides faults, in the profiles about them: L1, L2, L4, P3 of the matrix.

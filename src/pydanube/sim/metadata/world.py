@@ -29,7 +29,9 @@ from pydanube.wire.peer.hello import Node
 
 LOG_BYTES = 32 * KIB  # small, so that files are replaced often
 SIM_SETTINGS = replace(SETTINGS, kept_bytes=6 * KIB, append_bytes=2 * KIB, in_flight_max=8, in_flight_bytes_max=8 * KIB)
-LATE_FOR_A_LEADER = Link(delay_min=0.5, delay_max=3.0)
+LATE_FOR_A_LEADER = Link(delay_min=1.5, delay_max=3.0)  # an election takes about one
+# Awake for moments only, a leader hardly notices that no one answers; meanwhile another one can end a session.
+FROZEN_SECONDS = ((0.0, 0.9), (0.93, 2.8))
 POLL_SECONDS = 0.05
 SUPERVISOR_SECONDS = 0.3  # until a node that could not start is started again
 VOTE_SECONDS = 0.003  # in which a node dies after it has voted: less than most writes take
@@ -60,6 +62,10 @@ class WatchedStore(RaftMetadata):
             self.world.votes(self.name)
         self.voted = vote
         super().carry_on(at_once=at_once)
+
+    def halt(self, error: DanubeError) -> None:
+        self.world.history.check(False, "I6", f"{self.name} stopped: {error}")
+        super().halt(error)
 
     def on_installed(self, received: ReceivedSnapshot) -> None:
         self.history.same(self.name, received.point)
@@ -204,8 +210,7 @@ class MetadataFaultInjector(FaultInjector):
         """Every second time it is the leader that is hit."""
         world = self.world
         assert isinstance(world, MetadataWorld)
-        leaders = [machine for machine in world.machines if machine.name in world.stores]
-        leaders = [machine for machine in leaders if world.stores[machine.name].is_leader]
+        leaders = self._leaders()
         return leaders[0] if leaders and fault.target // 11 % 2 else FaultInjector._any(self, fault)
 
     def _voting(self, fault: Fault) -> None:
@@ -223,12 +228,11 @@ class MetadataFaultInjector(FaultInjector):
     def _deposed(self, fault: Fault) -> None:
         world = self.world
         assert isinstance(world, MetadataWorld)
-        for machine in world.machines:
-            if machine.name in world.stores and world.stores[machine.name].is_leader and not machine.down:
-                self._late_from(machine.name, LATE_FOR_A_LEADER)
-                self.later(0.2, self._late_from, machine.name, None)
-                aimed = replace(fault, target=world.machines.index(machine))
-                self.later(0.2 + 0.3 * fault.amount, self._kill_unless_healed, aimed)
+        for machine in self._leaders():
+            self._late_from(machine.name, LATE_FOR_A_LEADER)
+            self.later(0.2, self._late_from, machine.name, None)
+            aimed = replace(fault, target=world.machines.index(machine))
+            self.later(0.2 + 0.3 * fault.amount, self._kill_unless_healed, aimed)
 
     def _kill_unless_healed(self, fault: Fault) -> None:
         if not self.world.healed:
@@ -264,16 +268,31 @@ class MetadataFaultInjector(FaultInjector):
             world.out[name] = None
             self.later(fault.seconds * 3, world.out.pop, name, None)
 
+    def _leaders(self) -> list[Machine]:
+        """Those that believe so."""
+        world = self.world
+        assert isinstance(world, MetadataWorld)
+        running = [machine for machine in world.machines if machine.name in world.stores]
+        return [machine for machine in running if world.stores[machine.name].is_leader]
+
+    def _frozen(self, fault: Fault) -> None:
+        loop, network = self.world.loop, self.world.network
+        for machine in self._leaders():
+            network.isolate(machine.name)
+            for begin, end in FROZEN_SECONDS:
+                self.later(begin, loop.pause, machine.process)
+                self.later(end, loop.resume, machine.process)
+            self.later(FROZEN_SECONDS[-1][1] + fault.amount, network.heal, machine.name)
+
     def _greedy(self, fault: Fault) -> None:
         world = self.world
         assert isinstance(world, MetadataWorld)
-        for machine in world.machines:
-            store = world.stores.get(machine.name)
-            if store is not None and store.is_leader:
-                world.network.isolate(machine.name)
-                self.later(fault.seconds * 2, world.network.heal, machine.name)
-                for other in sorted(store.members.voters - {store.identity}):
-                    world.loop.spawn(machine.process, self._change(store, RemoveMember(other)))
+        for machine in self._leaders():
+            store = world.stores[machine.name]
+            world.network.isolate(machine.name)
+            self.later(fault.seconds * 2, world.network.heal, machine.name)
+            for other in sorted(store.members.voters - {store.identity}):
+                world.loop.spawn(machine.process, self._change(store, RemoveMember(other)))
 
     async def _change(self, store: WatchedStore, operation: MemberOperation) -> None:
         try:
