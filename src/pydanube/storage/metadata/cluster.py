@@ -128,8 +128,7 @@ class Cluster:
             case SnapshotTaken():
                 self._sender.on_taken(message)
             case MemberAddresses(members):
-                if not self._raft.members.all:
-                    self._link(Members(members))
+                self._link(Members(members))  # also one that an entry here has removed, which may never count
 
     def _hear(
         self, sender: NodeIdentity, message: AskVote | Vote | Append | Appended | Heartbeat | Alive | TakeLead
@@ -156,6 +155,8 @@ class Cluster:
         if raft.members is not self._linked:
             self._linked = raft.members
             if raft.members.all:
+                for gone in [identity for identity in self._links if raft.members.get(identity) is None]:
+                    self._unlink(gone)
                 self._link(raft.members)
         if raft.leading is None:
             self._sender.stop()
@@ -183,8 +184,6 @@ class Cluster:
 
     def _link(self, members: Members) -> None:
         wanted = {each.identity: each.address for each in members if each.identity != self._identity and each.address}
-        for gone in [identity for identity in self._links if identity not in wanted]:
-            self._unlink(gone)
         for identity, address in wanted.items():
             if self._peers is not None and self._links.get(identity) != address:
                 self._links[identity] = address

@@ -73,7 +73,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class MemberAddresses:
-    """Where the members are, for one that has not got a log yet, so that it can answer."""
+    """Where the members are, for one that may not know it, so that it can answer."""
 
     members: tuple[Member, ...]
 
