@@ -14,7 +14,8 @@ from pydanube.raft.messages import Append, AskVote, Message, Vote
 from pydanube.raft.node import Raft
 from pydanube.raft.replication import Leadership
 from pydanube.raft.state import NodeState
-from pydanube.sim.run import run_seed
+from pydanube.sim.plan import Fault, Plan, plan_for
+from pydanube.sim.run import run_plan
 from pydanube.storage.metadata.log_file import LogFile, Write
 from pydanube.storage.metadata.store import StateStore
 
@@ -103,22 +104,32 @@ def renews_without_a_round(patch: Patch) -> None:
 
 
 MISTAKES: list[tuple[Callable[[Patch], None], str]] = [
-    (votes_before_it_is_durable, "elections"),
-    (counts_what_is_not_synced, "metadata"),
-    (reads_without_a_round, "elections"),
-    (obeys_a_leader_of_an_older_term, "elections"),
-    (commits_entries_of_older_terms, "metadata"),
-    (changes_many_members_at_once, "elections"),
-    (renews_without_a_round, "elections"),
+    (votes_before_it_is_durable, "voting"),
+    (counts_what_is_not_synced, "power_all"),
+    (reads_without_a_round, "frozen"),
+    (obeys_a_leader_of_an_older_term, "deposed"),
+    (commits_entries_of_older_terms, "deposed"),
+    (changes_many_members_at_once, "greedy"),
+    (renews_without_a_round, "frozen"),
 ]
 
 
-@pytest.mark.parametrize(("mistake", "profile"), MISTAKES, ids=[mistake.__name__ for mistake, _ in MISTAKES])
-def test_a_guard_that_is_turned_off_is_found(
-    mistake: Callable[[Patch], None], profile: str, monkeypatch: Patch
-) -> None:
+def aimed(seed: int, kind: str) -> Plan:
+    """A plan of the profile `elections` with only one kind of fault."""
+    faults = [Fault(1.5 + 4.0 * number, kind, 7 * seed + 13 * number, 0.8, 0.5) for number in range(4)]
+    return replace(plan_for(seed, "elections"), faults=tuple(faults), seconds=17.0)
+
+
+@pytest.mark.parametrize(("mistake", "kind"), MISTAKES, ids=[mistake.__name__ for mistake, _ in MISTAKES])
+def test_a_guard_that_is_turned_off_is_found(mistake: Callable[[Patch], None], kind: str, monkeypatch: Patch) -> None:
     mistake(monkeypatch)
     for seed in range(SEEDS):
-        if run_seed(seed, profile).violations:
+        if run_plan(aimed(seed, kind)).violations:
             return
     pytest.fail(f"not found in {SEEDS} seeds")
+
+
+@pytest.mark.parametrize("kind", sorted({kind for _, kind in MISTAKES}))
+def test_with_all_guards_the_same_faults_break_nothing(kind: str) -> None:
+    for seed in range(12):
+        assert run_plan(aimed(seed, kind)).violations == (), f"seed {seed}"

@@ -74,6 +74,8 @@ def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], Non
         if collecting:
             gc.enable()
     acked = sum(len(stream.acked) for stream in world.history.streams.values())
+    if isinstance(world, MetadataWorld):
+        acked = sum(write.revision is not None for write in world.metadata.writes)
     lines = tuple(loop.lines or ())
     return Outcome(plan, tuple(world.history.violations), digest, loop.events, acked, tuple(injector.done), lines)
 
