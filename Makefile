@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-latency bench-grpc bench-compare bench-fair bench-turns bench-tier bench-spark bench-pipeline java bench-schema proto venv wheel test-wheel lock clean
+.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-latency bench-grpc bench-compare bench-fair bench-turns bench-tier bench-schema bench-metadata bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: what one has compiled the others use
 
@@ -94,6 +94,9 @@ bench-turns: $(DEV) ## find the longest turns of the loop under each benchmark a
 
 bench-schema: $(DEV) ## measure how fast payloads are validated against their schemas
 	$(BIN)/python bench/schema.py
+
+bench-metadata: $(DEV) ## measure three nodes of metadata on this machine: transactions, elections, catching up
+	$(BIN)/python bench/metadata.py
 
 bench-spark: $(SPARK) ## measure Spark reading from a broker, and writing to it (needs Java)
 	$(BIN)/python bench/spark.py

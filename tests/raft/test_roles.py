@@ -504,3 +504,22 @@ def test_a_leader_takes_no_snapshot_of_its_own_term() -> None:
     raft = elect(node())
     with pytest.raises(LogDiverged):
         raft.install(1.0, "b", 1, Point(9, 1, b"x" * 16), raft.members)
+
+
+def test_the_log_knows_its_bytes_and_forgets_only_what_exceeds_those_to_keep() -> None:
+    entries, point = [], Point()
+    for number in range(20):
+        entries.append(next_entry(point, 1, EntryKind.DATA, bytes(number)))
+        point = entries[-1].point
+    log = Log(Point())
+    log.append(entries)
+    assert log.bytes == sum(entry.size for entry in entries)
+    log.cut(15)
+    log.commit(10)
+    log.applied = 10
+    log.forget(10, kept_bytes=sum(entry.size for entry in entries[7:15]))
+    assert (log.start.index, log.bytes) == (7, sum(entry.size for entry in entries[7:15]))
+    log.forget(10, kept_bytes=0)
+    assert (log.start.index, log.bytes) == (10, sum(entry.size for entry in entries[10:15]))
+    log.restart(Point(30, 2, bytes(16)))
+    assert log.bytes == 0

@@ -1,4 +1,6 @@
-"""What every metadata store promises, asked of the one in memory and of the durable one on a simulated disk."""
+"""What every metadata store promises, asked of the one in memory, of the durable one on a simulated disk, and of a
+cluster of three: of its leader, and of a follower that has to ask the leader.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,7 @@ from pydanube.base.limits import (
 from pydanube.metadata.records import Entry, Repeat
 from pydanube.ports.metadata import MetadataStore
 from pydanube.storage.metadata.store import MemoryMetadata, StateStore
+from storage.metadata_cluster import ClusterWorld
 from storage.metadata_world import MetadataWorld, put, shown
 
 MOMENT = 1e-6  # less than any operation of the disk takes: what was started is under way then, and not over
@@ -35,16 +38,22 @@ Scenario = Callable[[StateStore], Awaitable[None]]
 Run = Callable[[Scenario], None]
 
 
-@pytest.fixture(params=["memory", "durable"])
+@pytest.fixture(params=["memory", "durable", "leader", "follower"])
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Runs a scenario with an open store on a simulated loop."""
-    world = MetadataWorld()
+    world = ClusterWorld() if request.param in ("leader", "follower") else MetadataWorld()
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[StateStore]:
-        store: StateStore = MemoryMetadata() if request.param == "memory" else await world.open()
+        store: StateStore = MemoryMetadata()
+        if isinstance(world, ClusterWorld):
+            await world.form()
+            store = world.stores[request.param == "follower"]
+        elif request.param == "durable":
+            store = await world.open()
         yield store
-        await store.close()
+        for each in [store, *(world.stores if isinstance(world, ClusterWorld) else ())]:
+            await each.close()
 
     async def main(scenario: Scenario) -> None:
         async with opened() as store:

@@ -53,21 +53,34 @@ def encode_rows(rows: Iterable[Row]) -> bytes:
 
 def decode_snapshot(snapshot: bytes) -> SnapshotContent:
     """Reads bytes that are known to be undamaged."""
+    head, rows_at = decode_head(snapshot)
+    return SnapshotContent(head, list(decode_rows(snapshot, rows_at)))
+
+
+def decode_head(snapshot: bytes | bytearray) -> tuple[SnapshotHead, int]:
+    """The head, and where the rows begin. Raises `MetadataDamaged` for anything that `encode` does not write."""
     try:
         (size,) = _HEAD.unpack_from(snapshot)
         rows_at = _HEAD.size + size
-        head = msgspec.msgpack.decode(snapshot[_HEAD.size : rows_at], type=SnapshotHead)
-        return SnapshotContent(head, list(_rows(snapshot, rows_at)))
+        return msgspec.msgpack.decode(snapshot[_HEAD.size : rows_at], type=SnapshotHead), rows_at
+    except (struct.error, ValueError) as error:
+        raise MetadataDamaged(f"the head of a snapshot of the metadata cannot be read: {error}") from None
+
+
+def decode_rows(snapshot: bytes | bytearray, position: int) -> Iterator[Row]:
+    """The rows, one by one."""
+    try:
+        yield from _rows(snapshot, position)
     except (struct.error, ValueError) as error:
         raise MetadataDamaged(f"the snapshot of the metadata cannot be read: {error}") from None
 
 
-def _rows(snapshot: bytes, position: int) -> Iterator[Row]:
+def _rows(snapshot: bytes | bytearray, position: int) -> Iterator[Row]:
     end = len(snapshot)
     while position < end:
         key_bytes, value_bytes, version, session = _ROW.unpack_from(snapshot, position)
         middle = position + _ROW.size + key_bytes
         after = middle + value_bytes
         key = snapshot[position + _ROW.size : middle].decode()
-        yield key, Entry(snapshot[middle:after], version), session
+        yield key, Entry(bytes(snapshot[middle:after]), version), session
         position = after

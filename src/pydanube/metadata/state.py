@@ -127,6 +127,10 @@ class MetadataState:
         found = self._sessions.get(session)
         return None if found is None else found.seconds
 
+    def is_ending(self, session: int) -> bool:
+        """Whether its end is decided."""
+        return session in self._ending
+
     def sessions(self, holder: str | None = None) -> list[int]:
         """All open sessions, or those that this node opened."""
         return [each for each, found in self._sessions.items() if holder is None or found.holder == holder]

@@ -21,6 +21,9 @@ class WatchQueue:
         self._changes: deque[Changed] = deque()
         self._lagged = False
 
+    def __len__(self) -> int:
+        return len(self._changes)
+
     def offer(self, changed: Sequence[Changed]) -> bool:
         """Whether there is something new to take. A queue that overflows drops everything and takes no more."""
         if self._lagged:

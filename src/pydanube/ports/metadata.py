@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pydanube.metadata.records import NO_SESSION, Check, Entry, RequestedChange
+from pydanube.metadata.records import NO_SESSION, Check, Entry, Repeat, RequestedChange
 from pydanube.metadata.state import Changed
 
 
@@ -44,19 +44,25 @@ class MetadataStore(Protocol):
         session: int = NO_SESSION,
         reserve: bool = False,
         empty: str = "",
+        repeat: Repeat | None = None,
     ) -> int:
         """Makes all changes durably (None deletes a key), if every key still has its version (0: absent) and no key
         starts with `empty` (unless that is blank). Returns the new revision, which is also the version of every key
         written. Keys written with a session are deleted when it ends. A transaction with `reserve` is needed to make
-        room, so it may use the room kept for that; one that makes the store smaller always may.
+        room, so it may use the room kept for that; one that makes the store smaller always may. `repeat` names the
+        transaction, so that it is made once although it is asked for again; a store of several nodes does so itself.
 
         Raises `MetadataConflict` if a condition does not hold. After that, and after `MetadataInvalid`,
         `MetadataFull`, `MetadataBusy`, `MetadataClosed` or `SessionExpired`, nothing has changed; after any other
         error, the changes may or may not have been made.
         """
 
-    async def barrier(self) -> None:
-        """Returns when everything that was decided before the call can be read."""
+    async def barrier(self) -> int:
+        """Returns when everything that was decided before the call, on any node, can be read here. The revision that it
+        returns can be asked for elsewhere."""
+
+    async def reach(self, revision: int) -> int:
+        """Returns when reads show at least this revision, which another node may have named (§41)."""
 
     def watch(self, prefix: str) -> Watch:
         """Every change after the present `revision`."""

@@ -19,7 +19,7 @@ class Log:
         self._entries = list(entries)
         self.committed = self.applied = start.index
         self.durable = self.handed = self.last.index
-        self.uncommitted_bytes = _bytes_of(self._entries)
+        self.bytes = self.uncommitted_bytes = _bytes_of(self._entries)
 
     @property
     def last(self) -> Point:
@@ -56,7 +56,9 @@ class Log:
     def append(self, entries: Sequence[Entry]) -> None:
         assert not entries or entries[0].index == self.last.index + 1
         self._entries += entries
-        self.uncommitted_bytes += _bytes_of(entries)
+        size = _bytes_of(entries)
+        self.bytes += size
+        self.uncommitted_bytes += size
 
     def commit(self, index: int) -> None:
         """Everything up to `index` stays forever; less than that is known already."""
@@ -72,26 +74,28 @@ class Log:
         """Drops everything after `last`, which another leader never had."""
         assert last >= self.committed, "a committed entry would be cut"
         at = last - self.start.index
-        self.uncommitted_bytes -= _bytes_of(self._entries[at:])
+        size = _bytes_of(self._entries[at:])
+        self.bytes -= size
+        self.uncommitted_bytes -= size
         del self._entries[at:]
         self.durable, self.handed = min(self.durable, last), min(self.handed, last)
 
     def forget(self, index: int, kept_bytes: int) -> None:
-        """Drops entries that a snapshot at `index` has, but for the last `kept_bytes`, for followers that lag."""
+        """Drops entries that a snapshot at `index` has, but keeps `kept_bytes` of entries for followers that lag."""
         assert index <= self.applied
-        end = at = index - self.start.index
-        while at > 0 and kept_bytes >= self._entries[at - 1].size:
-            at -= 1
-            kept_bytes -= self._entries[at].size
-        if 0 < at <= end:
-            self.start = self._entries[at - 1].point
+        at, end, left = 0, index - self.start.index, self.bytes
+        while at < end and left - self._entries[at].size >= kept_bytes:
+            left -= self._entries[at].size
+            at += 1
+        if at:
+            self.start, self.bytes = self._entries[at - 1].point, left
             del self._entries[:at]
 
     def restart(self, point: Point) -> None:
         """Continues after a snapshot that another node sent."""
         self.start = point
         self._entries.clear()
-        self.uncommitted_bytes = 0
+        self.bytes = self.uncommitted_bytes = 0
         self.committed = self.applied = self.durable = self.handed = point.index
 
     def nearest(self, index: int, term: int) -> tuple[int, int]:

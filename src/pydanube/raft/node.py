@@ -85,6 +85,21 @@ class Raft:
         return self._leading is not None and self.log.applied >= self._leading.begun
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it is the only voter, so that it need not ask anyone."""
+        return self._state.is_alone
+
+    @property
+    def is_only_member(self) -> bool:
+        return self._state.is_only_member
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `take` would return something, or will once the present work is written."""
+        state = self._state
+        return bool(self.log.handed < self.log.last.index or state.hard_changed or state.cut is not None or state.held)
+
+    @property
     def appliable(self) -> int:
         """Entries up to here may be applied."""
         return min(self.log.committed, self.log.durable)
@@ -223,10 +238,11 @@ class Raft:
 
     # -- proposals -----------------------------------------------------------------------------------------------------
 
-    def propose(self, now: float, data: Sequence[bytes]) -> Point:
+    def propose(self, now: float, data: Sequence[bytes], *, push: bool = True) -> Point:
         """Appends entries; returns the point of the last one, which is committed once the log has it committed.
 
-        Raises `NotLeader`, which changes nothing.
+        Raises `NotLeader`, which changes nothing. Without `push`, the caller calls that itself when it has proposed
+        everything of one turn, so that all of it goes to the followers in one message.
         """
         self._check_leads()
         waiting = self.log.uncommitted_bytes
@@ -234,8 +250,13 @@ class Raft:
         if waiting and waiting + size > self._state.settings.uncommitted_bytes_max:
             raise MetadataBusy(f"{waiting} bytes of transactions wait for a majority of the nodes")
         point = self._append(EntryKind.DATA, data)
-        self._flush()
+        if push:
+            self._flush()
         return point
+
+    def push(self) -> None:
+        """Sends what was proposed."""
+        self._flush()
 
     def change(self, now: float, wanted: Members) -> Point:
         """Proposes the next members. Raises `NotLeader`, `MembershipRefused`."""
@@ -281,11 +302,9 @@ class Raft:
     def take(self) -> Work | None:
         """What to make durable now, if anything is, and if nothing is being written."""
         state, log = self._state, self.log
-        if self._work is not None:
+        if self._work is not None or not self.has_work:
             return None
         entries = tuple(log.after(log.handed, state.settings.write_bytes)) if log.handed < log.last.index else ()
-        if not (entries or state.hard_changed or state.cut is not None or state.held):
-            return None
         if entries:
             log.handed = entries[-1].index
         send: tuple[Envelope, ...] = ()

@@ -15,7 +15,7 @@ from pydanube.sim.run import Outcome, run_job, run_plan
 from pydanube.sim.shrink import shrink
 
 # Seeds in CI, by profile: S0, D2, D8, D9, D10 and full queues, silence, N1, N5, N2, M3, D6 and R1, T1, N4, L1,
-# L2, L4, P3, N6 of the matrix; `sinks` is about I12, `mounts` about R2, `sweep` about R3.
+# L2, L4, P3, N6, M1 of the matrix; `sinks` is about I12, `mounts` about R2, `sweep` about R3.
 CI_SEEDS = {
     "mixed": 300,
     "power": 200,
@@ -38,6 +38,8 @@ CI_SEEDS = {
     "producers": 100,
     "state": 30,
     "tier": 50,
+    "metadata": 30,
+    "elections": 20,
     "sinks": 40,
     "mounts": 20,
 }

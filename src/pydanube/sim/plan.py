@@ -33,6 +33,12 @@ FAULTS = {
     "silent": "N1: one storage node is cut off until everything heals",
     "deaf": "R3: a storage node does not delete some ledgers until everything heals, so later ones go first",
     "unmounted": "R2: a broker is started with one of its directories missing, or another one in its place",
+    "split": "N1: the machines are divided into halves, or into groups that only one machine reaches",
+    "members": "M1: a node leaves the cluster and comes back, or the lead moves",
+    "voting": "P2: only one node reaches the others, dies, and dies again as soon as it has voted",
+    "deposed": "N5: what the leader says arrives when others have elected another one, and it is dead",
+    "frozen": "P4: the leader freezes, and wakes up cut off when others have elected another one",
+    "greedy": "M1: the leader is cut off, and asked to remove all the others at once",
     "catalogue": "the catalogue answers late or not at all",
     "objects_fail": "N6: requests to object storage fail",
     "objects_unsure": "N6: requests are carried out, but the answers are lost",
@@ -43,7 +49,8 @@ FAULTS = {
     "objects_damaged": "N6: an object changes or is cut off until everything heals",
 }
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
-NARROW = ("silent", "deaf", "unmounted")  # only in the profiles that are about them
+# Only in the profiles that are about them.
+NARROW = ("silent", "deaf", "unmounted", "split", "members", "voting", "deposed", "frozen", "greedy")
 # The faults that a profile draws from. `mixed` draws a subset per seed, and none for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
     "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # see _with_object_faults
@@ -68,6 +75,43 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "state": ("kill", "power", "write_error", "sync_error", "slow", "full"),
     "tier": ("kill", "power", "rival", "pause", "isolate", "catalogue", *OBJECTS),
     "mounts": ("unmounted", "unmounted", "kill", "power"),
+    "metadata": (
+        "kill",
+        "kill",
+        "power",
+        "power_all",
+        "pause",
+        "isolate",
+        "one_way",
+        "split",
+        "lossy",
+        "late",
+        "slow",
+        "full",
+        "write_error",
+        "sync_error",
+        "name_error",
+        "clock",
+        "members",
+        "members",
+        "wipe",
+        "voting",
+        "deposed",
+    ),
+    "elections": (
+        "voting",
+        "voting",
+        "deposed",
+        "deposed",
+        "frozen",
+        "frozen",
+        "greedy",
+        "kill",
+        "pause",
+        "isolate",
+        "one_way",
+        "late",
+    ),
     "sinks": ("kill", "kill", "power", "power", "write_error", "sync_error", "name_error", "full", "slow"),
 }
 # What happens to topics besides faults, in the profiles about them: L1, L2, L4, P3 of the matrix.
@@ -125,6 +169,11 @@ class Plan:
     topics: bool = False  # whole topics with producers and consumers, instead of bare streams
     traits: tuple[str, ...] = ()  # of topics
     pending_bytes: int | None = None  # that may wait for a journal; None for the default
+
+    @property
+    def only_metadata(self) -> bool:
+        """Whether the machines agree on metadata, and store nothing else."""
+        return self.profile in ("metadata", "elections")
 
     @property
     def whole_broker(self) -> bool:
@@ -185,6 +234,8 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         return replace(plan, trims=True, ledger_bytes=4_000)  # many ledgers, which are soon deleted
     if plan.whole_broker:
         return _of_one_broker(plan, draw)
+    if plan.only_metadata:
+        return _of_metadata(plan, draw)
     return _with_object_faults(plan) if "tier" in plan.traits and profile == "mixed" else plan
 
 
@@ -213,6 +264,29 @@ def _of_one_broker(plan: Plan, draw: random.Random) -> Plan:
         messages=batches,
         seconds=plan.seconds / 2,
         faults=tuple(replace(fault, at=fault.at / 2) for fault in plan.faults),
+    )
+
+
+def _of_metadata(plan: Plan, draw: random.Random) -> Plan:
+    """Nodes that agree on metadata. `messages` is how often each client does something. A disk is lost for good only in
+    plans in which no node leaves meanwhile: with both, too few voters might be left to decide anything."""
+    kinds, elections = PROFILES[plan.profile], plan.profile == "elections"
+    if not elections:
+        without = draw.choice(("members", "wipe"))
+        kinds = tuple(draw.sample([kind for kind in kinds if kind != without], draw.randint(3, len(kinds) - 4)))
+    seconds = draw.uniform(6.0, 12.0)
+    faults = sorted((_fault(draw, kinds, seconds) for _ in range(draw.randint(3, 12))), key=lambda fault: fault.at)
+    return replace(
+        plan,
+        embedded=False,
+        nodes=3 if elections else draw.choice((3, 3, 5)),
+        brokers=0,
+        streams=0,
+        data_directories=1,
+        journal_apart=False,
+        messages=draw.choice((60, 120, 240)),
+        seconds=seconds,
+        faults=tuple(faults),
     )
 
 

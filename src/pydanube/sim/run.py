@@ -12,6 +12,8 @@ from pydanube.base.errors import EntryMissing
 from pydanube.sim.jobs.drain import drain_sinks, explain_sinks
 from pydanube.sim.jobs.world import SinkFaultInjector, SinkWorld
 from pydanube.sim.machine.loop import SimBudgetExceeded, SimLoop, SimStalled
+from pydanube.sim.metadata.drain import drain_metadata, explain_metadata
+from pydanube.sim.metadata.world import MetadataFaultInjector, MetadataWorld
 from pydanube.sim.plan import Plan, plan_for
 from pydanube.sim.streams.drain import drain_streams
 from pydanube.sim.streams.world import StreamWorld
@@ -50,7 +52,7 @@ def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], Non
     """Runs a plan. The same plan always has the same outcome. `prepare` may add faults before anything starts."""
     loop = SimLoop(plan.seed, budget=2_000_000, record=record)
     world = _build(loop, plan)
-    injector = SinkFaultInjector(world) if isinstance(world, SinkWorld) else FaultInjector(world)
+    injector = _injector(world)
     logger = logging.getLogger("pydanube")
     level, collecting = logger.level, gc.isenabled()
     logger.setLevel(logging.CRITICAL)  # faults are expected here
@@ -72,13 +74,23 @@ def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], Non
         if collecting:
             gc.enable()
     acked = sum(len(stream.acked) for stream in world.history.streams.values())
+    if isinstance(world, MetadataWorld):
+        acked = sum(write.revision is not None for write in world.metadata.writes)
     lines = tuple(loop.lines or ())
     return Outcome(plan, tuple(world.history.violations), digest, loop.events, acked, tuple(injector.done), lines)
+
+
+def _injector(world: World) -> FaultInjector:
+    if isinstance(world, MetadataWorld):
+        return MetadataFaultInjector(world)
+    return SinkFaultInjector(world) if isinstance(world, SinkWorld) else FaultInjector(world)
 
 
 def _build(loop: SimLoop, plan: Plan) -> World:
     if plan.whole_broker:
         return SinkWorld(loop, plan)
+    if plan.only_metadata:
+        return MetadataWorld(loop, plan)
     return TopicWorld(loop, plan) if plan.topics else StreamWorld(loop, plan)
 
 
@@ -104,6 +116,8 @@ async def _run(world: World, injector: FaultInjector) -> None:
 async def _drain(world: World) -> None:
     if isinstance(world, SinkWorld):
         await drain_sinks(world)
+    elif isinstance(world, MetadataWorld):
+        await drain_metadata(world)
     elif isinstance(world, TopicWorld):
         if world.tiered:
             await check_losses(world)
@@ -117,4 +131,6 @@ async def _drain(world: World) -> None:
 def _explain(world: World) -> str:
     if isinstance(world, SinkWorld):
         return explain_sinks(world)
+    if isinstance(world, MetadataWorld):
+        return explain_metadata(world)
     return f"{explain_topics(world)} {explain_tier(world)}" if isinstance(world, TopicWorld) else ""

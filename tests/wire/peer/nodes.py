@@ -8,12 +8,32 @@ from typing import Any
 
 from pydanube.base.errors import PeerRefused
 from pydanube.base.ids import NodeIdentity
-from pydanube.raft.entries import EntryKind, Point, next_entry
+from pydanube.metadata.operations import (
+    AddMember,
+    Barrier,
+    EndSession,
+    KeepAlive,
+    OpenSession,
+    PromoteMember,
+    RemoveMember,
+    Transact,
+    TransferLead,
+)
+from pydanube.metadata.records import Repeat
+from pydanube.raft.entries import EntryKind, Member, Point, next_entry
 from pydanube.raft.messages import Alive, Append, Appended, AskVote, Heartbeat, TakeLead, Vote
 from pydanube.wire.peer.connection import PeerConnection
 from pydanube.wire.peer.frames import FrameDecoder, encode_frame
 from pydanube.wire.peer.hello import Node, Role
 from pydanube.wire.peer.messages import CONSENSUS, Codec, Encoded, MessageTable
+from pydanube.wire.peer.metadata import (
+    METADATA,
+    MemberAddresses,
+    MetadataAnswer,
+    MetadataRequest,
+    SnapshotPart,
+    SnapshotTaken,
+)
 from pydanube.wire.peer.outbox import Outbox
 
 SECRET = b"a secret for tests only"
@@ -38,6 +58,22 @@ MESSAGES: dict[str, Any] = {
     "heartbeat": Heartbeat(4, 1_000_000, 43),
     "alive": Alive(4, 1_000_000),
     "take the lead": TakeLead(4),
+    "transaction": MetadataRequest(
+        1, 4, Transact((("a", 0),), (("a", b"1"), ("b", None)), 7, True, "c/", Repeat(7, 2, 1))
+    ),
+    "barrier": MetadataRequest(2, 4, Barrier()),
+    "open session": MetadataRequest(3, 4, OpenSession(1.5)),
+    "keep alive": MetadataRequest(4, 4, KeepAlive(7)),
+    "end session": MetadataRequest(5, 4, EndSession(7)),
+    "add member": MetadataRequest(6, 4, AddMember(ANNA.identity, "anna:7650")),
+    "promote member": MetadataRequest(7, 4, PromoteMember(ANNA.identity)),
+    "remove member": MetadataRequest(8, 4, RemoveMember(ANNA.identity)),
+    "transfer": MetadataRequest(9, 4, TransferLead(ANNA.identity)),
+    "answer": MetadataAnswer(1, 43),
+    "refusal": MetadataAnswer(1, code="metadata_conflict", text="'a' has version 1, not 0"),
+    "part of a snapshot": SnapshotPart(1, 4, POINT, 10, 6, b"rows"),
+    "taken": SnapshotTaken(1, 10),
+    "addresses": MemberAddresses((Member(ANNA.identity, "anna:7650"), Member(BERT.identity, "bert:7650", False))),
 }
 
 
@@ -54,8 +90,8 @@ def _question(body: bytes, request: int) -> Question:
 
 
 QUESTION = Codec(200, Question, lambda question: [question.text], _question, 1000, request="number")
-TABLE = MessageTable(CONSENSUS)
-WIDER = MessageTable([*CONSENSUS, QUESTION])
+TABLE = MessageTable([*CONSENSUS, *METADATA])
+WIDER = MessageTable([*CONSENSUS, *METADATA, QUESTION])
 
 
 def framed(kind: int, body: bytes = b"", *, request: int = 0, flags: int = 0, target: bytes = OWN) -> bytes:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydanube.base.errors import PeerMessageTooLarge, PeerProtocolError, PeerRefused
-from pydanube.raft.entries import Entry, Point
+from pydanube.metadata.operations import AddMember, KeepAlive, Operation, Transact
+from pydanube.raft.entries import Entry, Member, Point
 from pydanube.raft.messages import Alive, Append, Appended, AskVote, Heartbeat, TakeLead, Vote
 from pydanube.wire.peer.frames import PREFACE, Frame, FrameKind
 from pydanube.wire.peer.messages import CONSENSUS, Codec, MessageTable, UnknownRequest
+from pydanube.wire.peer.metadata import (
+    METADATA,
+    MemberAddresses,
+    MetadataAnswer,
+    MetadataRequest,
+    SnapshotPart,
+    SnapshotTaken,
+)
 from wire.peer.nodes import (
     ANNA,
     MESSAGES,
@@ -36,6 +45,9 @@ GOLDEN = Path(__file__).parents[1] / "golden/peer-protocol.txt"
 
 numbers = st.integers(0, (1 << 64) - 1)
 chains = st.binary(min_size=16, max_size=16)
+requests = st.integers(1, (1 << 64) - 1)
+checks = st.tuples(st.text(), numbers)
+changes = st.tuples(st.text(), st.none() | st.binary())
 points = st.builds(Point, numbers, numbers, chains)
 entries = st.builds(Entry, numbers, numbers, st.integers(0, 255), st.binary(max_size=100), chains)
 messages = st.one_of(
@@ -46,6 +58,28 @@ messages = st.one_of(
     st.builds(Heartbeat, numbers, numbers, numbers),
     st.builds(Alive, numbers, numbers),
     st.builds(TakeLead, numbers),
+    st.builds(
+        MetadataRequest,
+        requests,
+        numbers,
+        st.one_of(
+            st.builds(Transact, st.lists(checks).map(tuple), st.lists(changes).map(tuple), numbers, st.booleans()),
+            st.builds(KeepAlive, numbers),
+            st.builds(AddMember, st.text(), st.text()),
+        ),
+    ),
+    st.builds(MetadataAnswer, requests, numbers, st.text(max_size=20), st.text(max_size=20)),
+    st.builds(
+        SnapshotPart,
+        requests,
+        numbers,
+        points,
+        st.integers(200, 1 << 20),
+        st.integers(0, 100),
+        st.binary(min_size=1, max_size=99),
+    ),
+    st.builds(SnapshotTaken, requests, numbers),
+    st.builds(MemberAddresses, st.lists(st.builds(Member, st.text(), st.text(), st.booleans())).map(tuple)),
 )
 
 
@@ -74,15 +108,17 @@ def golden_frames() -> dict[str, bytes]:
 # -- bytes and back ----------------------------------------------------------------------------------------------------
 
 
-def test_every_message_of_consensus_has_a_row() -> None:
-    assert {codec.type for codec in CONSENSUS} == {type(message) for message in MESSAGES.values()}
+def test_every_message_has_an_example() -> None:
+    assert {codec.type for codec in CONSENSUS + METADATA} == {type(message) for message in MESSAGES.values()}
     assert {codec.type for codec in CONSENSUS} == {AskVote, Vote, Append, Appended, Heartbeat, Alive, TakeLead}
+    asked = {type(message.operation) for message in MESSAGES.values() if isinstance(message, MetadataRequest)}
+    assert asked == set(get_args(Operation))
 
 
 @given(messages)
 def test_a_message_comes_back_as_it_was(message: Any) -> None:
-    kind, body = body_of(message)
-    assert TABLE.decode(Frame(kind, 0, OWN, body)) == message
+    kind, request, parts = encoded(message)
+    assert TABLE.decode(Frame(kind, request, OWN, b"".join(parts))) == message
 
 
 @given(st.lists(messages, max_size=5), st.lists(st.integers(0, 2000), max_size=6))

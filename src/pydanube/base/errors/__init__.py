@@ -95,6 +95,7 @@ __all__ = [
     "MetadataFull",
     "MetadataInvalid",
     "MetadataOutdated",
+    "MetadataUnavailable",
     "MethodNotAllowed",
     "NameInvalid",
     "NamespaceExists",

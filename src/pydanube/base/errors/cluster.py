@@ -15,6 +15,15 @@ class NotLeader(DanubeError):
     help = "Try again: the leader is asked, or elected within a few seconds."
 
 
+class MetadataUnavailable(DanubeError):
+    """The metadata has no leader that answers: most of its nodes cannot be reached, or a new leader is being elected. A
+    change that was asked for may have been made."""
+
+    blame = "environment"
+    retriable = True
+    help = "Try again in a few seconds, and check that most nodes of the cluster run and reach each other."
+
+
 class MembershipRefused(DanubeError):
     """This change of the cluster's members is not safe, or not possible now."""
 

@@ -48,7 +48,7 @@ _PAGES = {
         "ledger_unrecoverable node_busy node_closed node_replaced node_unreachable offset_not_confirmed ownership_lost "
         "quorum_lost too_many_ledgers topic_recovering"
     ),
-    "internals/raft.md": "log_diverged membership_refused not_leader",
+    "internals/raft.md": "log_diverged membership_refused metadata_unavailable not_leader",
     "operating.md#damage": (
         "batch_damaged file_missing ledger_away ledger_damaged metadata_damaged offsets_damaged state_invalid"
     ),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from pydanube.base.errors import DanubeError, DiskFull, MetadataDamaged
+from pydanube.base.errors import DanubeError, DiskFull, MetadataDamaged, PeerClusterDiffers
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import BLOCK_BYTES, METADATA_SNAPSHOT_KEYS
 from pydanube.base.units import shown_bytes
@@ -131,6 +131,18 @@ class LogFile:
     @property
     def identity(self) -> NodeIdentity:
         return self._belongings.node.identity
+
+    @property
+    def boots(self) -> int:
+        """The number of this start."""
+        return self._belongings.node.boots
+
+    def join(self, cluster: bytes, incarnation: int) -> None:
+        """An empty directory becomes that of a node of this cluster. One that has another stays what it is."""
+        if self._found is None:
+            self.cluster, self.incarnation = cluster, incarnation
+        elif self.cluster != cluster:
+            raise PeerClusterDiffers(f"{self.disk.name} belongs to the cluster {self.cluster.hex()}")
 
     @property
     def covered(self) -> bool:
