@@ -59,7 +59,7 @@ async def opened(directory: Path, catalog: SimCatalog) -> AsyncIterator[Topic]:
     node = await DiskNode.open([disk], NodeSettings(), SystemRandomness())
     await node.reconcile_with_catalog(catalog.known(), catalog.next_ledger)
     clock = CheckedClock(SystemClock())
-    dependencies = TopicDependencies(catalog, LocalNodes(node), clock, SystemRandomness(), TailCache(), nowhere)
+    dependencies = TopicDependencies(catalog, LocalNodes(node), clock, TailCache(), nowhere)
     try:
         tenure = await Tenure.take("/default/bench", Assignment("b", SystemRandomness().bytes(8).hex()), catalog)
         yield await Topic.open(tenure, dependencies, TopicOptions())

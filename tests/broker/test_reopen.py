@@ -38,9 +38,7 @@ async def opened(directory: Path, catalog: SimCatalog) -> tuple[PosixDisk, DiskN
     disk = PosixDisk(directory)
     node = await DiskNode.open([disk], NodeSettings(file_bytes=4 << 20), SystemRandomness())
     await node.reconcile_with_catalog(catalog.known(), catalog.next_ledger)
-    dependencies = TopicDependencies(
-        catalog, OneNode(node), CheckedClock(SystemClock()), SystemRandomness(), TailCache(), no_dead_letters
-    )
+    dependencies = TopicDependencies(catalog, OneNode(node), CheckedClock(SystemClock()), TailCache(), no_dead_letters)
     tenure = await Tenure.take("/default/t", Assignment("b", SystemRandomness().bytes(8).hex()), catalog)
     return disk, node, await Topic.open(tenure, dependencies, TopicOptions())
 

@@ -144,7 +144,7 @@ class TopicWorld:
         """Takes the topic from whoever has it: a second call for the same name is another broker's."""
         nodes = OneNode(self.node)
         dependencies = TopicDependencies(
-            self.catalog, nodes, self.watch, self.randomness, self.cache, self._dead, read_ahead=self.read_ahead
+            self.catalog, nodes, self.watch, self.cache, self._dead, read_ahead=self.read_ahead
         )
         tenure = await Tenure.take(name, Assignment("b", self.randomness.bytes(8).hex()), self.catalog)
         return await Topic.open(tenure, dependencies, self.options)

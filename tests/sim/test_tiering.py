@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
+from random import Random
 
 import pytest
 
 from pydanube.base.errors import SegmentMissing
+from pydanube.base.ids import Epoch
 from pydanube.base.limits import OFFSET_MAX
 from pydanube.broker.cold.tiering import Tiering, _Measured
 from pydanube.broker.topic.topic import Topic
 from pydanube.ports.catalog import RecordChange
-from pydanube.sim.run import Outcome, run_seed
+from pydanube.sim.plan import Fault, Plan, plan_for
+from pydanube.sim.run import Outcome, run_plan, run_seed
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.ownership import Change, Ownership
 from pydanube.storage.stream.stream import Stream
+from pydanube.storage.stream.tenure import Tenure
 from pydanube.stream import tiering as ledger
 from pydanube.stream.cold import Cold
 from pydanube.stream.record import LedgerRecord, Phase, StreamRecord
@@ -171,3 +176,31 @@ def test_a_plan_too_large_for_a_segment_is_found(monkeypatch: pytest.MonkeyPatch
     assert [run_seed(seed, "tier").violations for seed in (5, 6)] == [()] * 2
     monkeypatch.setattr(_Measured, "half", OFFSET_MAX)
     found("I8", first=5)
+
+
+def often_moved(seed: int) -> Plan:
+    """A plan of the profile in which topics move between brokers all the time, also while one of them is paused."""
+    plan, draw = plan_for(seed, "tier"), Random(seed)
+    moves = [
+        Fault(draw.uniform(0.2, plan.seconds), kind, draw.randrange(100_000), 1.0, 1.0)
+        for kind in ("rival",) * 10 + ("pause",) * 8
+    ]
+    return replace(plan, faults=tuple(sorted([*plan.faults, *moves], key=lambda fault: fault.at)))
+
+
+def test_an_owner_that_adopts_what_its_successor_has_stored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages and its state would be of different moments: it may lack messages that none of its cursors has
+    passed. Small segments change the record often, so that an owner has to look at it again often."""
+    for module in (ledger, direct):
+        monkeypatch.setattr(module, "SEGMENT_BATCHES_BYTES_MAX", 3_000)
+    assert [run_plan(often_moved(seed)).violations for seed in (2, 6)] == [()] * 2
+
+    async def trusting(self: Tenure) -> None:
+        self.epoch = (await self.catalog.assignment(self.topic))[1]
+
+    def whoever_stored_it(self: StreamRecord, epoch: Epoch) -> StreamRecord:
+        return replace(self, owner=max(epoch, self.owner))
+
+    monkeypatch.setattr(Tenure, "confirm", trusting)
+    monkeypatch.setattr(StreamRecord, "owned_by", whoever_stored_it)
+    assert {violation.promise for violation in run_plan(often_moved(2)).violations} >= {"I1", "I4"}

@@ -99,7 +99,7 @@ class Door:
         self.presence = Presence(clock.wall())
         self.topic_changes = TopicChanges(directory.store)
         self.around = TopicDependencies(
-            catalog, nodes, self.clock, randomness, self.cache, self._publish_dead_letter, tier, self.offload
+            catalog, nodes, self.clock, self.cache, self._publish_dead_letter, tier, self.offload
         )
         self.router = router or Router.of("", directory.store, catalog, randomness)
         directory.owner = self.router.me

@@ -10,7 +10,6 @@ from pydanube.adapters.threads import ThreadOffload
 from pydanube.broker.subscription.reading_window import ReadAheadBudget
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.offload import Offload
-from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.stream.cold import ColdReader, ColdTier
@@ -36,7 +35,6 @@ class TopicDependencies:
     catalog: Catalog
     nodes: StorageNodes
     clock: CheckedClock  # one for all topics of the process
-    randomness: Randomness
     cache: TailCache
     publish: PublishElsewhere  # for dead letters
     tier: ColdTier | None = None  # where sealed messages go, if object storage is configured

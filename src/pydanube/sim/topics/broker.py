@@ -152,7 +152,6 @@ class TopicBroker:
             self.world.catalog,
             self.nodes,
             self.clock,
-            self.randomness,
             self._cache,
             self._dead_letter,
             self._tier,
