@@ -247,8 +247,9 @@ def _route(method: str, template: str, name: str, handler: Handler) -> Route:
             number = error.kafka_code or error.http_status
             if isinstance(error, SchemaNotFound) and no_version is not None:
                 number = no_version
-            document = {"error_code": number, "message": str(error), "code": error.code}
-            return Answer(error.http_status, msgspec.json.encode(document), CONTENT_TYPE)
+            status = error.http_status
+            document = {"error_code": number, "message": str(error), "status": status, "code": error.code}
+            return Answer(status, msgspec.json.encode(document), CONTENT_TYPE)
 
     in_path = [each[1:-1] for each in template.split("/") if each.startswith("{")]
     query = [each for each in _HINTS if each not in in_path]
