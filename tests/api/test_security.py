@@ -369,6 +369,28 @@ def test_keys_come_from_a_server_that_may_be_away(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_the_shared_secret_counts_while_the_server_of_keys_is_away(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+
+    async def main() -> None:
+        auth = AuthSettings(secret_file=secret, jwks="http://127.0.0.1:1/keys")
+        server = Server(StandaloneSettings(tmp_path / "data", port=0, auth=auth))
+        await server.start()
+        try:
+            http = await Http.connect(server)
+            sent = f"Bearer {token('alice')}"
+            assert (await http.ask("GET", "/api/v1/security/whoami", authorization=sent)).status == 200
+            await http.close()
+        finally:
+            await server.stop()
+        secret.write_bytes(b"short")
+        with pytest.raises(ConfigInvalid, match="at least 32"):
+            await Server(StandaloneSettings(tmp_path / "data", port=0, auth=auth)).start()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("source", ["http://example.com/keys", "file:///etc/keys", "ftp://127.0.0.1/keys"])
 def test_keys_never_come_from_where_anybody_could_answer(tmp_path: Path, source: str) -> None:
     async def main() -> None:

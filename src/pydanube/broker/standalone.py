@@ -142,7 +142,11 @@ class Broker:
 
         self._key_reader = ThreadOffload(1)  # its own thread: a server of keys may take seconds to answer
         security = Security(self.settings.auth, Roles(directory.store), clock, self._key_reader)
-        await security.start()
+        try:
+            await security.start()
+        except BaseException:
+            self._key_reader.close()
+            raise
         self._security = security
 
     def reload(self) -> None:

@@ -67,12 +67,15 @@ class Security:
     async def start(self) -> None:
         """Reads keys, roles and bindings. Raises `ConfigInvalid` if a file cannot be used; a server of keys may be away
         for a while."""
+        chosen = self._settings
         try:
             await self._read_keys()
         except ConfigInvalid as error:
-            if self._settings.jwks is None or not is_url(self._settings.jwks):
+            if chosen.jwks is None or not is_url(chosen.jwks):
                 raise
-            log.warning("no token is accepted until keys can be read: %s", error)
+            if chosen.secret_file is not None:
+                self._keys = [secret_key(await self._offload.run(read_secret, chosen.secret_file))]
+            log.warning("no token of the key set is accepted until it can be read: %s", error)
         loop, roles = asyncio.get_running_loop(), self._roles
         self._reload_at = loop.time() + KEYS_RELOAD_SECONDS
         self._load(roles.roles, self.policy.roles, self.policy.set_role)
@@ -207,7 +210,7 @@ class Security:
         chosen = self._settings
         secret = None if chosen.secret_file is None else await self._offload.run(read_secret, chosen.secret_file)
         key_set = None if chosen.jwks is None else await self._offload.run(read_key_set, chosen.jwks)
-        if (secret, key_set) == self._sources and self._keys:
+        if (secret, key_set) == self._sources:
             return
         keys = [] if secret is None else [secret_key(secret)]
         self._keys = keys + ([] if key_set is None else public_keys(key_set))
