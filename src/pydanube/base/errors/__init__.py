@@ -108,6 +108,7 @@ __all__ = [
     "NotAnswered",
     "NotLeader",
     "NotOpened",
+    "NotOwner",
     "NotReliable",
     "NotServed",
     "NothingReceived",

@@ -32,6 +32,8 @@ from pydanube.sim.topics.tiering import RETENTIONS, cold_tier, read_through, tie
 from pydanube.sim.topics.visitors import visit_now_and_then
 from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.stream.tail import TailCache
+from pydanube.storage.stream.tenure import Tenure
+from pydanube.stream.assignment import Assignment
 from pydanube.stream.retention import RetentionPolicy
 from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.wire.batch import Batch, Codec, build
@@ -158,7 +160,9 @@ class TopicBroker:
             self._read_ahead,
         )
         try:
-            topic = await Topic.open(name, dependencies, memory.options)
+            owner = Assignment(self._name, self.randomness.bytes(8).hex())
+            tenure = await Tenure.take(name, owner, self.world.catalog)
+            topic = await Topic.open(tenure, dependencies, memory.options)
         except DanubeError as error:
             self.world.loop.trace("open.failed", self._name, name, error.code)
             return

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 
 from pydanube.base.errors import SegmentDamaged, SegmentMissing
-from pydanube.broker.state.log import state_stream
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.streams.reading import read_patiently
@@ -16,6 +15,7 @@ from pydanube.sim.topics.tiering import LISTED_MAX, segments_of, tier_settings
 from pydanube.sim.topics.world import TopicWorld
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.removal import remove_stream
+from pydanube.stream.assignment import state_stream
 from pydanube.stream.cold import SegmentIndex
 from pydanube.stream.record import StreamRecord
 from pydanube.stream.retention import RetentionPolicy
@@ -130,9 +130,8 @@ def _check_record(world: TopicWorld, name: str) -> None:
 async def _remove(world: TopicWorld, name: str, broker: TopicBroker) -> None:
     """Deletes the topic while its last owner does not know it yet."""
     world.owners[name] = ""
-    world.tier.removing.add(name)
     reader = ColdReader(segments_of(world))
     for stream in (name, state_stream(name)):
-        await remove_stream(stream, world.catalog, broker.nodes, broker.randomness, reader)
+        await remove_stream(stream, world.catalog, broker.nodes, reader)
     left = world.tier.left(name)
     world.history.check(not left, "I9", f"{name} is removed, but {left[:3]} still exist")

@@ -40,7 +40,6 @@ class TierHistory:
     def __init__(self, history: History, objects: SimObjects, loop: SimLoop) -> None:
         self.objects = objects
         self.rows: dict[str, dict[int, Row]] = {}  # stream: offset: row
-        self.removing: set[str] = set()  # streams that are about to be removed
         self.removed: set[str] = set()  # streams that were taken from their owners to be removed
         self.records: dict[str, StreamRecord] = {}
         self._history = history
@@ -51,13 +50,14 @@ class TierHistory:
         self._loop = loop
         objects.created, objects.deleting = self._created, self._deleting
 
+    def released(self, topic: str) -> None:
+        self.removed.add(topic)
+
     # -- records -------------------------------------------------------------------------------------------------------
 
     def stored(self, stream: str, before: StreamRecord, after: StreamRecord) -> None:
         """Checks a change of a record that has just been stored."""
         self.records[stream] = after
-        if stream in self.removing and after.token != before.token:
-            self.removed.add(stream)
         if before.cold == after.cold:
             return
         self._check(stream not in self.removed, "I5", f"{stream}: its record changed after it was taken for removal")

@@ -21,7 +21,7 @@ class TopicWorld(Cluster):
         super().__post_init__()
         self.tier = TierHistory(self.history, self.objects, self.loop)
         if self.tiered:
-            self.catalog.watch = self.tier.stored
+            self.catalog.watch, self.catalog.released = self.tier.stored, self.tier.released
         for name, stream in self.history.streams.items():
             self.topics[name] = memory_for(self.plan, name, stream.durability)
 
