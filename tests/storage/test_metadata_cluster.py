@@ -233,6 +233,23 @@ def test_an_answer_to_an_earlier_start_belongs_to_no_request() -> None:
     run(story)
 
 
+def test_a_leader_whose_link_is_lost_is_not_asked_before_it_is_heard_again() -> None:
+    async def story(world: ClusterWorld) -> None:
+        leader, asking, other = await world.form()
+        world.network.isolate("n0")
+        asking.on_lost(leader.identity, True)
+        begun = asyncio.get_running_loop().time()
+        await put(asking, a=b"1")  # it goes to the next leader, and waits for nothing but that
+        assert asyncio.get_running_loop().time() - begun < 1.5
+        next_leader = await leader_of(world, [asking, other])
+        for store in (asking, other):
+            if store is not next_leader:
+                store.on_lost(next_leader.identity, True)  # and that one is heard again soon
+                await put(store, a=b"2")
+
+    run(story)
+
+
 def test_requests_that_wait_are_bounded() -> None:
     async def story(world: ClusterWorld) -> None:
         _, asking, _ = await world.form()

@@ -133,6 +133,7 @@ class Cluster:
     def _hear(
         self, sender: NodeIdentity, message: AskVote | Vote | Append | Appended | Heartbeat | Alive | TakeLead
     ) -> None:
+        self.desk.on_heard(sender)
         try:
             self._raft.receive(self._loop.time(), sender, message)
         except DanubeError as error:

@@ -100,7 +100,8 @@ class Desk:
         self._known: dict[NodeIdentity, _Known] = {}
         self._serving: dict[Task[None], None] = {}
         self._leader: tuple[int, str | None] = (0, None)
-        self._news: Future[None] = self._loop.create_future()  # done when there is another leader
+        self._news: Future[None] = self._loop.create_future()  # done when there is another leader, or the same again
+        self._unheard: NodeIdentity | None = None  # its link was lost, and it has said nothing since
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class Desk:
                         if leader == self._identity:
                             await self._host.leads()
                             return await self._host.decide(operation, self._identity)
-                        if leader is not None:
+                        if leader not in (None, self._unheard):
                             return await self._host.reach(await self._forward(NodeIdentity(leader), operation))
                         await asyncio.wait([self._news])
                     except NotLeader:  # which has changed nothing
@@ -158,10 +159,20 @@ class Desk:
             asked.answer.set_result(message.revision)
 
     def on_lost(self, peer: NodeIdentity) -> None:
-        """Requests to this node, or its answers, may be lost."""
+        """Requests to this node, or its answers, may be lost. It is not asked again before it has said something."""
+        self._unheard = peer
         for asked in self._asked.values():
             if asked.leader == peer:
                 _give_up(asked)
+
+    def on_heard(self, peer: NodeIdentity) -> None:
+        if peer == self._unheard:
+            self._unheard = None
+            self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, self._loop.create_future()
+        news.set_result(None)
 
     def look(self) -> None:
         """Called after each event of consensus: notices another leader."""
@@ -175,8 +186,7 @@ class Desk:
             else:
                 self._loop.call_later(GRACE_SECONDS, _give_up, asked)
         if leader[1] is not None:
-            news, self._news = self._news, self._loop.create_future()
-            news.set_result(None)
+            self._tell()
 
     # -- being asked ---------------------------------------------------------------------------------------------------
 
