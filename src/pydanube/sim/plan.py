@@ -131,6 +131,10 @@ class Plan:
         """Whether one process is a whole broker with metadata, for jobs that write exactly once."""
         return self.profile in ("sinks", "mounts")
 
+    def name_of(self, number: int) -> str:
+        """The name of a stream or topic."""
+        return f"/default/t{number}" if self.topics else f"t{number}"
+
     def only(self, faults: tuple[int, ...] | None = None, messages: int | None = None) -> Plan:
         """The same plan with only some of its faults, or fewer messages."""
         chosen = self.faults if faults is None else tuple(self.faults[index] for index in faults)
@@ -177,6 +181,8 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         topics=topics,
         traits=_traits(draw, profile) if topics else (),
     )
+    if topics and embedded:  # the broker's metadata is on one disk, and its storage node on another
+        plan = replace(plan, data_directories=1, journal_apart=False)
     if profile == "busy":
         return replace(plan, streams=max(2, plan.streams), pending_bytes=BUSY_BYTES, durabilities=2 * plan.durabilities)
     if profile == "silent":

@@ -36,6 +36,7 @@ from pydanube.broker.serving.redrive import Redriver
 from pydanube.broker.serving.reopening import reopen
 from pydanube.broker.serving.salvage import Salvage
 from pydanube.broker.serving.spreading import Spreading
+from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.topic.dependencies import LetterSource, TopicDependencies
 from pydanube.broker.work.errands import Errands
 from pydanube.operations.broker import Connection
@@ -69,6 +70,7 @@ class Door:
         claim: Callable[[], Awaitable[None]] | None = None,
         offload: Offload | None = None,
         backups: Backups | None = None,
+        defaults: TopicOptions | None = None,
         authorise: Authorise = authorise,
     ) -> None:
         self.authorise = Asking(authorise)
@@ -85,8 +87,9 @@ class Door:
         self.presence = Presence(clock.wall())
         self.topic_changes = TopicChanges(directory.store)
         self.around = TopicDependencies(
-            catalog, nodes, self.clock, randomness, self.cache, self._publish_dead_letter, tier, self.offload
-        )
+            catalog, nodes, self.clock, randomness, self.cache, self._publish_dead_letter, tier, self.offload,
+            defaults=defaults or TopicOptions(),
+        )  # fmt: skip
         self.topics = OpenTopics(directory, self.around, self.room, self.authorise, auto_create=auto_create)
         self.spreading = Spreading(self.topics, directory, self.pending, self.errands)
         self.tiering = (

@@ -264,7 +264,7 @@ class OpenTopics:
         self._count(name.namespace, namespace)
         policies = record.policies.over(namespace)
         async with self._turns:
-            options = topic_options(record, policies)
+            options = topic_options(record, policies, self._dependencies.defaults)
             if record.reliable:
                 try:
                     kept = await Topic.open(record.stream(name.partition), self._dependencies, options, str(name))

@@ -113,8 +113,8 @@ class SubscriptionHistory:
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
-    def join(self) -> Holding:
-        holding = Holding(self.topic.instance)
+    def join(self, instance: int) -> Holding:
+        holding = Holding(instance)
         self.holdings.append(holding)
         return holding
 

@@ -37,13 +37,16 @@ def rows_of(batch: Batch) -> list[Row]:
 class TierHistory:
     """Watches the catalogue and the objects of one world."""
 
-    def __init__(self, history: History, objects: SimObjects, loop: SimLoop) -> None:
+    def __init__(self, history: History, objects: SimObjects, loop: SimLoop, names: dict[str, str]) -> None:
+        """`names` has the topic of each stream."""
         self.objects = objects
         self.rows: dict[str, dict[int, Row]] = {}  # stream: offset: row
         self.removing: set[str] = set()  # streams that are about to be removed
         self.removed: set[str] = set()  # streams that were taken from their owners to be removed
         self.records: dict[str, StreamRecord] = {}
         self._history = history
+        self._names = names
+        self._versions: dict[str, int] = {}  # of the records
         self._published: dict[str, dict[str, Segment]] = {}  # stream: key: segment, including deleted ones
         self._published_at: dict[str, float] = {}
         self._doomed: set[str] = set()  # all keys that were ever doomed
@@ -53,9 +56,12 @@ class TierHistory:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def stored(self, stream: str, before: StreamRecord, after: StreamRecord) -> None:
-        """Checks a change of a record that has just been stored."""
-        self.records[stream] = after
+    def stored(self, stream: str, after: StreamRecord, version: int) -> None:
+        """Checks a record, if it is newer than the one that was seen before."""
+        if version <= self._versions.get(stream, 0):
+            return
+        before = self.records.get(stream, StreamRecord())
+        self.records[stream], self._versions[stream] = after, version
         if stream in self.removing and after.token != before.token:
             self.removed.add(stream)
         if before.cold == after.cold:
@@ -118,7 +124,7 @@ class TierHistory:
         for key, _ in gone:
             read = self.objects.read_whole.get(key, -1.0)
             self._check(read > self._published_at[key], "I1", f"{key} was not read back before its local copies went")
-        if self._history.streams[stream].durability is Durability.BUFFERED:
+        if self._history.streams[self._names[stream]].durability is Durability.BUFFERED:
             return  # a power cut may have lost some
         kept_from = self.records[stream].kept_from
         for offset in self.rows.get(stream, {}):
