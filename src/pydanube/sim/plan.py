@@ -41,12 +41,15 @@ FAULTS = {
     "objects_stale": "N6: listings show an earlier state",
     "objects_lost": "N6: an object vanishes until everything heals",
     "objects_damaged": "N6: an object changes or is cut off until everything heals",
+    "reset": "N7: a connection between clients and a broker is reset",
+    "stall": "N8: clients do not read from a connection for a while, so its socket pushes back",
 }
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
+OF_CLIENTS = ("reset", "stall")  # added to every plan with topics
 NARROW = ("silent", "deaf", "unmounted")  # only in the profiles that are about them
 # The faults that a profile draws from. `mixed` draws a subset per seed, and none for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
-    "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # see _with_object_faults
+    "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *OF_CLIENTS, *NARROW)),  # see below
     "power": ("power", "power_all", "kill"),
     "disk": ("write_error", "sync_error", "name_error", "kill", "power"),
     "full": ("full", "kill", "power"),
@@ -184,14 +187,16 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
     if topics and embedded:  # the broker's metadata is on one disk, and its storage node on another
         plan = replace(plan, data_directories=1, journal_apart=False)
     if profile == "busy":
-        return replace(plan, streams=max(2, plan.streams), pending_bytes=BUSY_BYTES, durabilities=2 * plan.durabilities)
+        plan = replace(plan, streams=max(2, plan.streams), pending_bytes=BUSY_BYTES, durabilities=2 * plan.durabilities)
     if profile == "silent":
         return _of_long_silence(plan, draw)
     if profile == "sweep":
         return replace(plan, trims=True, ledger_bytes=4_000)  # many ledgers, which are soon deleted
     if plan.whole_broker:
         return _of_one_broker(plan, draw)
-    return _with_object_faults(plan) if "tier" in plan.traits and profile == "mixed" else plan
+    if "tier" in plan.traits and profile == "mixed":
+        plan = _with_more(plan, OBJECTS, "objects")
+    return _with_more(plan, OF_CLIENTS, "clients") if topics else plan
 
 
 def _of_long_silence(plan: Plan, draw: random.Random) -> Plan:
@@ -222,9 +227,10 @@ def _of_one_broker(plan: Plan, draw: random.Random) -> Plan:
     )
 
 
-def _with_object_faults(plan: Plan) -> Plan:
-    draw = random.Random(f"{plan.profile}/{plan.seed}/objects")
-    more = [_fault(draw, OBJECTS, plan.seconds) for _ in range(draw.randint(1, 4))]
+def _with_more(plan: Plan, kinds: tuple[str, ...], name: str) -> Plan:
+    """The plan with a few more faults of these kinds, drawn apart from the others."""
+    draw = random.Random(f"{plan.profile}/{plan.seed}/{name}")
+    more = [_fault(draw, kinds, plan.seconds) for _ in range(draw.randint(1, 4))]
     return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
 
 

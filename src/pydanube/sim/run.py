@@ -16,6 +16,7 @@ from pydanube.sim.plan import Plan, plan_for
 from pydanube.sim.streams.drain import drain_streams
 from pydanube.sim.streams.world import StreamWorld
 from pydanube.sim.topics.drain import drain_topics, explain_topics
+from pydanube.sim.topics.faults import TopicFaultInjector
 from pydanube.sim.topics.tier_drain import check_losses, drain_tier, explain_tier
 from pydanube.sim.topics.world import TopicWorld
 from pydanube.sim.world.faults import FaultInjector
@@ -50,7 +51,7 @@ def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], Non
     """Runs a plan. The same plan always has the same outcome. `prepare` may add faults before anything starts."""
     loop = SimLoop(plan.seed, budget=2_000_000, record=record)
     world = _build(loop, plan)
-    injector = SinkFaultInjector(world) if isinstance(world, SinkWorld) else FaultInjector(world)
+    injector = _injector(world)
     logger = logging.getLogger("pydanube")
     level, collecting = logger.level, gc.isenabled()
     logger.setLevel(logging.CRITICAL)  # faults are expected here
@@ -80,6 +81,12 @@ def _build(loop: SimLoop, plan: Plan) -> World:
     if plan.whole_broker:
         return SinkWorld(loop, plan)
     return TopicWorld(loop, plan) if plan.topics else StreamWorld(loop, plan)
+
+
+def _injector(world: World) -> FaultInjector:
+    if isinstance(world, SinkWorld):
+        return SinkFaultInjector(world)
+    return TopicFaultInjector(world) if isinstance(world, TopicWorld) else FaultInjector(world)
 
 
 async def _run(world: World, injector: FaultInjector) -> None:

@@ -1,8 +1,8 @@
 """One life of a broker with the clients of its topics: producers, consumers of all four types, seeks.
 
-The clients come through the door. They live in their broker's process and die with it. What a real client would
-remember (its sequence, its unanswered batch) outlives it in `TopicMemory`, so that the next life continues where this
-one stopped.
+The clients come over simulated sockets, through the listener and the native face. They live in their broker's process
+and die with it. What a real client would remember (its sequence, its unanswered batch) outlives it in `TopicMemory`, so
+that the next life continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from pydanube.access.principals import ANONYMOUS, SYSTEM
+from pydanube.access.principals import SYSTEM
 from pydanube.access.rights import Action
 from pydanube.base.errors import DanubeError
 from pydanube.base.names import parse_topic
-from pydanube.broker.door.session import Origin
 from pydanube.broker.topic.topic import Topic
+from pydanube.sim.machine.sockets import SimSockets
 from pydanube.sim.topics.consumers import ConsumerClient, seek_now_and_then
 from pydanube.sim.topics.memory import TopicMemory
 from pydanube.sim.topics.observed import ObservedDoor
 from pydanube.sim.topics.producers import publish_named, publish_unnamed
+from pydanube.sim.topics.sessions import ClientSession, listener_of
 from pydanube.sim.topics.tiering import read_through, truncate_now_and_then
 from pydanube.sim.topics.visitors import visit_now_and_then
 from pydanube.sim.world.world import Machine
@@ -28,14 +29,24 @@ from pydanube.sim.world.world import Machine
 if TYPE_CHECKING:
     from pydanube.sim.topics.world import TopicWorld
 
+SESSIONS = 3  # connections that all clients of a broker share
+
 
 class TopicBroker:
     def __init__(self, world: TopicWorld, machine: Machine, door: ObservedDoor) -> None:
         self.world = world
         self.name = machine.name
         self.door = door
-        self.session = door.session(ANONYMOUS, Origin("sim"))
         self.random = world.loop.fork_random(f"clients/{machine.name}/{world.loop.events}")
+        random = world.loop.fork_random(f"sockets/{machine.name}/{machine.lives}")
+        self.sockets = SimSockets(world.loop, random, machine.process)
+        listener = listener_of(door, machine.clock, machine.name)
+        self._sessions = [ClientSession(self.sockets, listener, random, machine.name) for _ in range(SESSIONS)]
+
+    @property
+    def session(self) -> ClientSession:
+        """Any of the connections of the clients."""
+        return self.random.choice(self._sessions)
 
     async def run(self) -> None:
         """Serves the clients of the topics that it should own, forever."""

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import DanubeError
+from pydanube.base.errors import ConnectionLost, DanubeError
 from pydanube.base.ranges import Ranges
-from pydanube.broker.serving.handles import ConsumerHandle
 from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.delivery import Delivery, Timing
 from pydanube.broker.topic.topic import Topic
+from pydanube.sim.machine.sockets import NOTICE_SECONDS_MAX
 from pydanube.sim.topics.history import ORDERED, Era, Holding, SubscriptionHistory
+from pydanube.sim.topics.sessions import ClientConsumer
 from pydanube.topic.cursor import Cursor
 from pydanube.topic.records import SubscriptionKind
 
@@ -31,7 +32,7 @@ class ConsumerClient:
         self, broker: TopicBroker, topic: Topic, subscription: SubscriptionHistory, memory: TopicMemory
     ) -> None:
         self.subscription = subscription
-        self.handle: ConsumerHandle | None = None  # while it is connected
+        self.handle: ClientConsumer | None = None  # while it is connected
         self._broker = broker
         self._world = broker.world
         self._random = broker.random
@@ -50,19 +51,23 @@ class ConsumerClient:
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: Delivery, written_at: float) -> None:
         subscription = self.subscription
         for row, payload in enumerate(delivery.cut().payloads()):
             self._world.history.see(self._topic.name, delivery.first + row, payload or b"")
         era = self._era(delivery)
         if era is not None and subscription.current(self._holding):
             offsets = range(delivery.first, delivery.last + 1)
-            subscription.delivered(self._holding, era, offsets, self._world.loop.time(), self._world.history.check)
+            now = self._world.loop.time()
+            if self.handle is not None:
+                subscription.settle_nacks(self._holding, self.handle.heard_at, written_at)
+            subscription.delivered(self._holding, era, offsets, written_at, now, self._world.history.check)
         self._queue.append(delivery)
         self._more.set()
 
     def reset(self, generation: int) -> None:
         self._holding.unacked.clear()
+        self._holding.nacked.clear()
         era = self.subscription.era_of(generation)
         if era is not None:  # the offset of the seek may have been deleted since
             era.floor = self.cursor.floor
@@ -82,10 +87,9 @@ class ConsumerClient:
         parts = [each._replace(first=first, last=last) for each in stale for first, last in _left(each, gone)]
         self._queue = deque(sorted([*whole, *parts], key=lambda each: each.first))
 
-    def unreadable(self, error: DanubeError | None) -> None:
-        """Ignored: a damaged object is restored in the end."""
-
     def closed(self, error: DanubeError) -> None:
+        """The broker has ended it, or the connection is lost, which the broker learns later."""
+        self.subscription.leave(self._holding)
         self._ended = True
         self._more.set()
 
@@ -112,7 +116,7 @@ class ConsumerClient:
             handle.close(crashed=self._random.random() < 0.5)
             await asyncio.sleep(self._random.uniform(0.0, 0.5))
 
-    async def _connect(self) -> ConsumerHandle:
+    async def _connect(self) -> ClientConsumer:
         """Creates the subscription if it is new."""
         memory, subscription = self._memory, self.subscription
         handle = await self._broker.session.open_consumer(
@@ -120,22 +124,21 @@ class ConsumerClient:
             subscription.name,
             subscription.kind,
             self,
-            name="c",
-            start="earliest",
-            options=SubscriptionOptions(failure=memory.failure),
-            timing=self._timing,
+            SubscriptionOptions(failure=memory.failure),
+            says_taken=self._timing is Timing.TAKEN,
         )
         if not subscription.eras:
             subscription.opened(self.cursor, self._topic.ledger.first, self._world.history.check)
         return handle
 
-    async def _work(self, handle: ConsumerHandle) -> None:
+    async def _work(self, handle: ClientConsumer) -> None:
         """Returns when the broker has ended the consumer."""
         granted = 0
         while not self._ended:
             if granted < 20:
                 permits = 1000 if self._world.healed else self._random.choice((0, 1, 3, 30))
-                handle.grant(permits)
+                if permits:
+                    handle.grant(permits)
                 granted += permits
             if not self._queue:
                 self._more.clear()
@@ -155,7 +158,7 @@ class ConsumerClient:
             if not self._ended:
                 self._answer(handle, delivery)
 
-    def _answer(self, handle: ConsumerHandle, delivery: Delivery) -> None:
+    def _answer(self, handle: ClientConsumer, delivery: Delivery) -> None:
         """Acks at once, one by one or cumulatively; nacks; or does not answer, so that the delivery times out."""
         draw = self._random.random()
         well = self._world.healed
@@ -164,10 +167,11 @@ class ConsumerClient:
             return
         if draw < (0.5 if poison and not well else 0.1) and not well:
             offset = self._random.randint(delivery.first, delivery.last)
-            if self._era(delivery) is self.subscription.era:
-                self._holding.unacked.pop(offset, None)
+            current = self._era(delivery) is self.subscription.era
             delay = self._random.choice((0, 200_000))
-            handle.nack(delivery.generation, [(offset, offset)], delay, "no")
+            end = handle.nack(delivery.generation, [(offset, offset)], delay, "no")
+            if current:
+                self.subscription.nack(self._holding, offset, end)
             return
         if self.subscription.kind in ORDERED and draw < 0.4:
             self._ack_through(handle, delivery)
@@ -180,7 +184,7 @@ class ConsumerClient:
     def _era(self, delivery: Delivery) -> Era | None:
         return self.subscription.era_of(delivery.generation)
 
-    def _ack(self, handle: ConsumerHandle, delivery: Delivery, first: int, last: int) -> None:
+    def _ack(self, handle: ClientConsumer, delivery: Delivery, first: int, last: int) -> None:
         era = self._era(delivery)
         offsets = range(first, last + 1)
         if era is not None:
@@ -191,9 +195,10 @@ class ConsumerClient:
             self._world.loop.trace("ack.refused", self.subscription.name, error.code)
             return
         if era is not None:
-            answer.add_done_callback(lambda done: None if done.exception() else era.confirm(first, last))
+            now = self._world.loop.time
+            answer.add_done_callback(lambda done: None if done.exception() else era.confirm(first, last, now()))
 
-    def _ack_through(self, handle: ConsumerHandle, delivery: Delivery) -> None:
+    def _ack_through(self, handle: ClientConsumer, delivery: Delivery) -> None:
         """Acks cumulatively, if the delivery is of the present owner."""
         era = self._era(delivery)
         if era is None or not self.subscription.current(self._holding):
@@ -201,11 +206,12 @@ class ConsumerClient:
         through = delivery.last
         self.subscription.submit_through(era, through)
         try:
-            answer = handle.ack_through(delivery.generation, through)
+            answer = handle.ack(delivery.generation, [(0, through)], cumulative=True)
         except DanubeError as error:
             self._world.loop.trace("ack.refused", self.subscription.name, error.code)
             return
-        answer.add_done_callback(lambda done: None if done.exception() else era.confirm_through(through))
+        now = self._world.loop.time
+        answer.add_done_callback(lambda done: None if done.exception() else era.confirm_through(through, now()))
 
 
 def _left(delivery: Delivery, gone: Ranges) -> list[tuple[int, int]]:
@@ -259,8 +265,10 @@ async def _seek(world: TopicWorld, topic: Topic, client: ConsumerClient, offset:
     subscription.eras.append(era)
     before = client.cursor.generation
     try:
-        await handle.seek(offset=offset)
-    except DanubeError:
+        await handle.seek(offset)
+    except DanubeError as error:
+        if isinstance(error, ConnectionLost):  # the broker may go on until it learns that
+            await asyncio.sleep(2 * NOTICE_SECONDS_MAX)
         if client.cursor.generation == before and subscription.era is era:
             subscription.eras.pop()
         raise

@@ -57,7 +57,7 @@ async def _publish_again(world: TopicWorld, name: str, number: int, memory: Topi
             batch = batch_of(broker, memory, f"-/last/{world.loop.events}", count, 2)
             handle = await publish_once(broker, memory, batch)
             if handle is not None:
-                handle.close(lost=False)
+                handle.let_go()
                 break
             await asyncio.sleep(0.1)
 

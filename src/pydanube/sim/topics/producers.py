@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError, OffsetUnknown, SequenceGap, SequenceOverlap, SequenceUnknown
 from pydanube.base.limits import SECOND
-from pydanube.broker.serving.handles import ProducerHandle
 from pydanube.sim.machine.clock import EPOCH_SECONDS
+from pydanube.sim.topics.sessions import ClientProducer
 from pydanube.wire.batch import Batch, Codec, build
 
 if TYPE_CHECKING:
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 KEYS = 5
 UNEXPECTED = (SequenceGap, SequenceOverlap, SequenceUnknown, OffsetUnknown)  # never correct
-
-
-def ignore(why: DanubeError) -> None:
-    """Called when the topic is no longer served: the next publish fails."""
 
 
 async def publish_unnamed(broker: TopicBroker, memory: TopicMemory) -> None:
@@ -35,32 +31,31 @@ async def publish_unnamed(broker: TopicBroker, memory: TopicMemory) -> None:
 
 
 async def publish_once(
-    broker: TopicBroker, memory: TopicMemory, batch: Batch, handle: ProducerHandle | None = None
-) -> ProducerHandle | None:
+    broker: TopicBroker, memory: TopicMemory, batch: Batch, handle: ClientProducer | None = None
+) -> ClientProducer | None:
     """Returns the producer's handle if the batch is confirmed."""
     try:
-        handle = handle or await broker.session.open_producer(memory.name, ignore)
+        handle = handle or await broker.session.open_producer(memory.name)
     except DanubeError as error:
         broker.world.loop.trace("refused", memory.name, error.code)
         return None
     if await publish(broker, handle, memory, batch):
         return handle
-    handle.close(lost=True)
+    handle.let_go()
     return None
 
 
-async def publish(broker: TopicBroker, handle: ProducerHandle, memory: TopicMemory, batch: Batch) -> bool:
+async def publish(broker: TopicBroker, handle: ClientProducer, memory: TopicMemory, batch: Batch) -> bool:
     """Publishes a batch, and records it if it is confirmed. Returns whether it is."""
     world = broker.world
     try:
-        receipt = handle.publish(batch)
-        await receipt.confirmed
+        offset = await handle.publish(batch)
     except DanubeError as error:
         world.loop.trace("refused", memory.name, error.code)
         if isinstance(error, UNEXPECTED):
             world.history.check(False, "I11", f"{memory.name}: {error.code}: {error}")
         return False
-    confirm(broker, memory, batch, receipt.offset)
+    confirm(broker, memory, batch, offset)
     return True
 
 
@@ -82,18 +77,18 @@ async def publish_named(broker: TopicBroker, memory: TopicMemory, producer: Prod
         if memory.history.instance != life:
             return  # the topic has a new owner
         try:
-            handle = handle or await broker.session.open_producer(memory.name, ignore, name=producer.name)
+            handle = handle or await broker.session.open_producer(memory.name, producer.name)
             if producer.pending is None:
                 memory.sent += 1
                 producer.pending = batch_of(
                     broker, memory, producer.name, producer.next_sequence, draw.choice((1, 1, 3))
                 )
-            batch = _of(producer.pending, handle.session.producer)
-            receipt = handle.publish(batch)
+            batch = _of(producer.pending, handle.producer_id)
+            answer = handle.publish(batch)
             if draw.random() < 0.2:
                 await asyncio.sleep(draw.uniform(0.0, 0.02))
-                receipt = handle.publish(batch)  # as if the answer had been lost
-            await receipt.confirmed
+                answer = handle.publish(batch)  # as if the answer had been lost
+            offset = await answer
         except UNEXPECTED as error:
             excused = memory.history.instance != life or memory.history.lossy  # or the state was lost
             world.history.check(excused, "I11", f"{producer.name}: {error.code}: {error}")
@@ -102,11 +97,11 @@ async def publish_named(broker: TopicBroker, memory: TopicMemory, producer: Prod
         except DanubeError as error:
             world.loop.trace("refused", producer.name, error.code)
             if handle is not None:
-                handle.close(lost=True)
+                handle.let_go()
             handle = None
             await asyncio.sleep(draw.uniform(0.02, 0.2))
             continue
-        confirm(broker, memory, batch, receipt.offset)
+        confirm(broker, memory, batch, offset)
         if draw.random() < 0.8:  # otherwise the client dies before it remembers the answer
             producer.answered(batch)
         await asyncio.sleep(draw.uniform(0.0, 2 * _pause(broker, memory)))

@@ -92,7 +92,7 @@ async def truncate_now_and_then(broker: TopicBroker, topic: Topic, memory: Topic
             before = max(before, min(writing.last + 1, end))
         memory.history.truncated = max(memory.history.truncated, before)
         try:
-            await broker.session.carry_out(TruncateTopic(memory.name, before))
+            await broker.session.request(TruncateTopic(memory.name, before))
         except DanubeError as error:
             world.loop.trace("truncate.failed", memory.name, before, error.code)
             continue

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
 from pydanube.broker.topic.topic import Topic
-from pydanube.sim.topics.producers import batch_of, has_more, ignore, publish
+from pydanube.sim.topics.producers import batch_of, has_more, publish
 from pydanube.wire.batch import build
 
 if TYPE_CHECKING:
@@ -21,19 +22,21 @@ async def visit_now_and_then(broker: TopicBroker, memory: TopicMemory) -> None:
     while has_more(broker, memory):
         name = f"visitor-{broker.world.loop.events}"
         try:
-            handle = await broker.session.open_producer(memory.name, ignore, name=name, temporary=True)
+            handle = await broker.session.open_producer(memory.name, name, temporary=True)
         except DanubeError as error:
             broker.world.loop.trace("visitor.refused", name, error.code)
             await asyncio.sleep(0.1)
             continue
         memory.sent += 1
         batch = batch_of(broker, memory, name, 0, draw.choice((1, 2)))
-        own = build(batch.payloads(), publish_time=1, keys=batch.keys(), producer_id=handle.session.producer)
+        own = build(batch.payloads(), publish_time=1, keys=batch.keys(), producer_id=handle.producer_id)
         await publish(broker, handle, memory, own)
-        leaves = draw.random() < 0.8
-        handle.close(lost=not leaves)
-        if leaves:
-            memory.departed.append(name)
+        if draw.random() < 0.8:
+            with suppress(DanubeError):  # otherwise it may be remembered for a while
+                await handle.leave()
+                memory.departed.append(name)
+        else:
+            handle.let_go()
         await asyncio.sleep(draw.uniform(0.0, 0.1))
 
 
