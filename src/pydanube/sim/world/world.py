@@ -18,6 +18,7 @@ from pydanube.sim.machine.objects import SimObjects
 from pydanube.sim.plan import Plan
 from pydanube.sim.world.history import History
 from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.messages import NODE_MESSAGES
 from pydanube.storage.node.settings import NodeSettings
 
 
@@ -50,7 +51,7 @@ class World(ABC):
     healed: bool = False
 
     def __post_init__(self) -> None:
-        self.network = SimNetwork(self.loop, self.loop.fork_random("network"), Link())
+        self.network = SimNetwork(self.loop, self.loop.fork_random("network"), Link(), NODE_MESSAGES)
         self.objects = SimObjects(self.loop, self.loop.fork_random("objects"))
         plan = self.plan
         if plan.embedded:
