@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pydanube.sim.__main__ import CI_SEEDS, LONG_SEEDS
 from pydanube.sim.boundaries import SCRIPT, count_boundaries, cut_everywhere
 from pydanube.sim.plan import FAULTS, PROFILES, plan_for
 from pydanube.sim.run import run_seed
@@ -46,6 +47,11 @@ def test_a_power_cut_at_every_write_boundary_of_a_script_loses_nothing() -> None
 def test_a_few_seeds_of_each_profile_keep_every_promise(profile: str) -> None:
     for seed in range(1000, 1003):
         assert run_seed(seed, profile).violations == (), f"seed {seed}"
+
+
+def test_every_profile_is_in_ci_and_in_a_long_run_which_is_longer() -> None:
+    assert set(CI_SEEDS) == set(LONG_SEEDS) == set(PROFILES)
+    assert all(LONG_SEEDS[profile] >= 10 * count for profile, count in CI_SEEDS.items())
 
 
 def test_cursors_that_hold_few_acks_out_of_order_keep_every_promise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,8 @@ FAULTS = {
     "objects_stale": "N6: listings show an earlier state",
     "objects_lost": "N6: an object vanishes until everything heals",
     "objects_damaged": "N6: an object changes or is cut off until everything heals",
-    "reset": "N7: a connection between clients and a broker is reset",
-    "stall": "N8: clients do not read from a connection for a while, so its socket pushes back",
+    "reset": "N2: a connection between clients and a broker is reset",
+    "stall": "N2: clients do not read from a connection for a while, so its socket pushes back",
 }
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
 OF_CLIENTS = ("reset", "stall")  # added to every plan with topics
