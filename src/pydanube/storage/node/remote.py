@@ -19,7 +19,7 @@ from pydanube.base.errors import (
     NodeReplaced,
     NodeUnreachable,
     PeerMessageTooLarge,
-    error_table,
+    error_kind,
 )
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import CALL_SECONDS, CALLS_WAITING_MAX
@@ -89,7 +89,7 @@ class RemoteCaller:
         if message.identity != identity:
             answer.set_exception(NodeReplaced(f"{sender} is node {message.identity} now, not {identity}"))
         elif message.error:
-            answer.set_exception(error_table().get(message.error, DanubeError)(message.value))
+            answer.set_exception((error_kind(message.error) or DanubeError)(message.value))
         else:
             answer.set_result(message.value)
 
