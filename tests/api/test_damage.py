@@ -291,3 +291,17 @@ def test_a_block_that_is_damaged_while_the_broker_runs_is_named_when_it_is_read(
         publish(client, TOPICS[0], range(3, 4))
         check_sound(client, TOPICS[0], {1}, 4)
         check_salvage(client, TOPICS[0], {1}, 4)
+
+
+def test_a_list_of_storage_has_a_topic_with_damaged_state_among_the_others(written: Path, tmp_path: Path) -> None:
+    state = journal(written).read_bytes().index(b'"max_redelivery_count"') // BLOCK_BYTES * BLOCK_BYTES
+    damaged = overwritten(written, tmp_path / "data", state)
+    with broker_beside(damaged) as beside, pydanube.sync.connect(beside.url) as client:
+        with pytest.raises(OffsetsDamaged, match=f"the state of {TOPICS[0]}"):
+            client.admin.storage_usage(TOPICS[0])
+        first, *others = client.admin.storage_usages()
+        assert (first.topic, first.bytes) == (TOPICS[0], 0)
+        assert first.troubles[0].startswith(f"the state of {TOPICS[0]}")
+        assert [(each.topic, each.bytes > 0, each.troubles) for each in others] == [
+            (topic, True, []) for topic in TOPICS[1:]
+        ]

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from api.door_cases import GRPC, of_topic
-from api.door_rig import CALLER, LETTERS, ORDERS, SECOND, World
+from api.door_rig import CALLER, JOB, LETTERS, ORDERS, SECOND, World
 from api.http_client import Http
 from api.test_door import METHODS, run
 from grpc_face.rig import SECONDS, channel
@@ -38,18 +38,25 @@ from pydanube.broker.work.jobs import JobAnswer, Jobs
 from pydanube.operations.backups import BeginBackup, ListBackupFiles
 from pydanube.operations.broker import GetStatus
 from pydanube.operations.operation import Request
+from pydanube.operations.options import OptionChanges
+from pydanube.operations.sinks import CommitSink, ForgetSink
 from pydanube.operations.storage import ListDamage, ListSealed, ListSegments, SalvageTopic, UploadTopic, VerifySegment
 from pydanube.operations.subscriptions import (
+    AlterSubscription,
+    CreateSubscription,
+    DeleteSubscription,
     DescribeSubscription,
     Explain,
     ListAbandoned,
     ListBlocked,
     ListSubscriptions,
+    SeekSubscription,
 )
-from pydanube.operations.topics import CreateTopic, FindOffset, ListTopics
+from pydanube.operations.topics import AlterTopic, CreateTopic, FindOffset, ListTopics, TruncateTopic
 from pydanube.storage.stream.managed import ManagedLedger
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
+from waiting import until
 
 
 def rights_end_after(world: World, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, soon: bool) -> None:
@@ -348,5 +355,73 @@ def test_no_loss_is_accepted_any_more_when_the_right_to_do_so_has_ended(
         with pytest.raises(NotAllowed):
             await world.door.session(CALLER, Origin("test")).carry_out(SalvageTopic("/default/wide", accept=True))
         assert len(looked_at) == 1
+
+    run(tmp_path, monkeypatch, story)
+
+
+def commit(world: World) -> Request[Any]:
+    return CommitSink(JOB.query, JOB.target, 0, world.memory["decision"], run="r1")
+
+
+@pytest.mark.parametrize(
+    ("request_of", "action"),
+    [
+        (commit, Action.SINK_WRITE),
+        (commit, Action.TOPIC_PUBLISH),
+        (lambda world: ForgetSink(JOB.query, JOB.target), Action.SINK_FORGET),
+    ],
+    ids=["write", "publish", "forget"],
+)
+def test_a_job_that_has_waited_for_its_turn_is_committed_or_forgotten_only_if_its_caller_still_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_of: Callable[[World], Request[Any]], action: Action
+) -> None:
+    """One after the other for each writer: a batch that cannot be written holds up the next for as long as it takes."""
+
+    async def story(world: World) -> None:
+        turns, before = world.door.sinks._turns, world.state()
+        async with turns.of(JOB.digest):
+            asked = request_of(world)
+            waiting = asyncio.ensure_future(world.door.session(CALLER, Origin("test")).carry_out(asked))
+            await until(lambda: turns._locks[JOB.digest].users == 2)
+            world.recorder.refuses = lambda asked, resource: asked == action
+            world.door.reconsider()
+        with pytest.raises(NotAllowed):
+            await waiting
+        assert world.state() == before
+
+    run(tmp_path, monkeypatch, story)
+
+
+WIDE = "/default/wide"
+CHANGES: list[tuple[Request[Any], Action]] = [
+    (CreateSubscription(WIDE, "new"), Action.SUBSCRIPTION_CREATE),
+    (AlterSubscription(WIDE, "s", OptionChanges(idle_seconds=60)), Action.SUBSCRIPTION_ALTER),
+    (SeekSubscription(WIDE, "s", "earliest"), Action.SUBSCRIPTION_SEEK),
+    (DeleteSubscription(WIDE, "s"), Action.SUBSCRIPTION_DELETE),
+    (TruncateTopic(WIDE), Action.TOPIC_TRUNCATE),
+    (AlterTopic(WIDE, partitions=3), Action.TOPIC_ALTER),
+]
+
+
+@pytest.mark.parametrize(("request_", "action"), CHANGES, ids=[each.operation for each, _ in CHANGES])
+def test_a_change_that_has_waited_for_its_turn_is_made_only_if_its_caller_still_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_: Request[Any], action: Action
+) -> None:
+    """Changes of all partitions of a topic are made one after the other."""
+
+    async def story(world: World) -> None:
+        await world.system.carry_out(CreateTopic(WIDE, partitions=2))
+        await world.system.carry_out(CreateSubscription(WIDE, "s", "shared"))
+        record = await world.system.topics.lookup(WIDE)
+        before = world.state()
+        async with world.door.spreading._turns.of(record.id):  # of a change that takes long
+            waiting = asyncio.ensure_future(world.door.session(CALLER, Origin("test")).carry_out(request_))
+            turn = world.door.spreading._turns._locks[record.id]
+            await until(lambda: turn.users == 2)  # it is in line
+            world.recorder.refuses = lambda asked, resource: asked == action
+            world.door.reconsider()
+        with pytest.raises(NotAllowed):
+            await waiting
+        assert world.state() == before
 
     run(tmp_path, monkeypatch, story)

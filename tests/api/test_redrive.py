@@ -67,6 +67,7 @@ def test_a_message_that_is_no_letter_is_left_and_in_nobodys_way(tmp_path: Path) 
     [
         ({"to": "/default/none"}, "topic_not_found"),
         ({"to": "none"}, "name_invalid"),
+        ({"to": ""}, "name_invalid"),
         ({"to": "/default/ticks"}, "topic_kind_differs"),
         ({"to": "/default/orders-part-3"}, "partition_missing"),
         ({"filter": {"key": 1}}, "request_invalid"),
@@ -81,6 +82,16 @@ def test_a_redrive_that_is_refused_leaves_nothing_behind(tmp_path: Path, fields:
             refused = await http.ask("POST", f"{DEAD}/redrive", {**fields, "dry_run": dry_run})
             assert refused.json["code"] == code
         assert await subscriptions(http) == []
+
+    with_http(tmp_path, story)
+
+
+def test_a_target_that_is_no_name_is_refused_although_there_is_nothing_to_publish(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", DEAD)
+        for to in ("", "none"):
+            refused = await http.ask("POST", f"{DEAD}/redrive", {"to": to})
+            assert (refused.status, refused.json["code"]) == (400, "name_invalid")
 
     with_http(tmp_path, story)
 

@@ -196,6 +196,8 @@ def test_topics_are_made_described_altered_listed_truncated_and_deleted(tmp_path
         assert (await http.ask("GET", f"{ORDERS}/bounds")).json == {"first": 0, "end": 5}
         assert (await http.ask("GET", f"{ORDERS}/offset?time=0")).json == {"offset": 0}
         assert (await http.ask("GET", "/api/v1/lookup/default/a")).json["partitions"] == 3
+        assert (await http.ask("GET", "/api/v1/lookup/default/a-part-2")).json["topic"] == "/default/a"
+        assert (await http.ask("GET", "/api/v1/lookup/default/a-part-3")).json["code"] == "partition_missing"
         assert (await http.ask("POST", f"{ORDERS}/truncate", {"before": 3})).json == {"messages": 3}
         assert (await http.ask("GET", f"{ORDERS}/bounds")).json == {"first": 3, "end": 5}
         assert (await http.ask("DELETE", ORDERS)).status == 204

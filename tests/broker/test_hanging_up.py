@@ -13,6 +13,7 @@ import pytest
 from broker.door_world import DoorWorld, caller, host_of, served
 from broker.sink_world import KEY, Job, rows_of
 from broker.sink_world import TOPIC as TARGET
+from pydanube.access.principals import ANONYMOUS
 from pydanube.base.errors import DanubeError, SinkBlocked, SinkExpired, TopicNotFound
 from pydanube.broker.door.door import Door
 from pydanube.broker.serving.redrive import SUBSCRIPTION
@@ -179,7 +180,7 @@ class Abandon(Change):
             await Job(cast(Broker, SimpleNamespace(door=door))).write(0, {TARGET: rows_of("a", 4)})
 
     async def make(self, door: Door) -> None:
-        await door.sinks.forget(KEY, abandon=True)
+        await door.sinks.forget(ANONYMOUS, KEY, abandon=True)
 
     def facts(self, door: Door) -> object:
         return door.sinks._records.listed()

@@ -10,6 +10,7 @@ import pytest
 
 from broker.door_world import caller, served
 from broker.sink_world import KEY, OTHER, TOPIC, Crash, Job, message, rows_of, seen, started
+from pydanube.access.principals import ANONYMOUS
 from pydanube.base.errors import (
     DiskFull,
     OffsetNotConfirmed,
@@ -336,7 +337,7 @@ def test_the_sinks_of_a_broker_are_listed_and_can_be_forgotten(tmp_path: Path) -
             sinks: Sinks = broker.door.sinks
             await Job(broker).write(5, {TOPIC: ["a"]})
             assert [(each.key, each.batch) for each in sinks.listed()] == [(KEY, 5)]
-            await sinks.forget(KEY)
+            await sinks.forget(ANONYMOUS, KEY)
             assert sinks.listed() == []
             assert await Job(broker).write(0, {TOPIC: ["b"]}) is Verdict.NEW
 

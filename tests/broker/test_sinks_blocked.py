@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.sink_world import KEY, OTHER, TOPIC, Job, message, rows_of, seen, started
+from pydanube.access.principals import ANONYMOUS
 from pydanube.base.errors import DiskFailed, SinkBlocked, SinkExpired, TooManySinks
 from pydanube.base.retry import Backoff
 from pydanube.broker.commit import participant, records
@@ -78,8 +79,8 @@ async def test_a_decided_batch_whose_rows_are_lost_says_so_until_it_is_given_up(
         sinks = broker.door.sinks
         await until(lambda: sinks.blocked(KEY) is not None)
         with pytest.raises(SinkBlocked):
-            await sinks.forget(KEY)
-        await sinks.forget(KEY, abandon=True)
+            await sinks.forget(ANONYMOUS, KEY)
+        await sinks.forget(ANONYMOUS, KEY, abandon=True)
         assert sinks.blocked(KEY) is None
         assert [each.key.query for each in sinks.listed()] == ["another"]
         lost.clear()
@@ -113,7 +114,7 @@ async def test_a_decided_batch_is_blocked_at_once_when_rows_of_it_were_given_up_
         await until(lambda: sinks.blocked(KEY) is not None)
         with pytest.raises(SinkBlocked, match=f"offset {first} of .* is lost"):
             await writing
-        await sinks.forget(KEY, abandon=True)
+        await sinks.forget(ANONYMOUS, KEY, abandon=True)
         await publish(broker, TOPIC, "after")
         assert await seen(broker) == [*rows_of("a", first), "after"]
 
@@ -147,7 +148,7 @@ async def test_a_decided_batch_that_cannot_be_written_for_long_is_blocked_and_go
             assert await writing is Verdict.NEW
             assert await seen(broker) == rows_of("a", 4)
         else:
-            await sinks.forget(KEY, abandon=True)
+            await sinks.forget(ANONYMOUS, KEY, abandon=True)
             with pytest.raises(SinkBlocked):
                 await writing
             assert await seen(broker) == []
@@ -259,7 +260,7 @@ async def test_nothing_is_forgotten_once_the_operator_has_left_though_the_batch_
         decision = await job.decide({TOPIC: await job.stage(rows_of("a", 4))})
         writing = asyncio.ensure_future(job.commit(0, decision))
         await until(lambda: sinks.blocked(KEY) is not None)
-        forgetting = asyncio.ensure_future(sinks.forget(KEY, abandon=abandon))
+        forgetting = asyncio.ensure_future(sinks.forget(ANONYMOUS, KEY, abandon=abandon))
         await asyncio.sleep(0)  # it waits for its turn now
         forgetting.cancel()
         await asyncio.wait([forgetting])
@@ -273,7 +274,7 @@ async def test_nothing_is_forgotten_once_the_operator_has_left_though_the_batch_
 async def test_a_batch_that_is_not_blocked_cannot_be_abandoned(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         await Job(broker).write(0, {TOPIC: rows_of("a", 4)})
-        await broker.door.sinks.forget(KEY, abandon=True)
+        await broker.door.sinks.forget(ANONYMOUS, KEY, abandon=True)
         assert await seen(broker) == rows_of("a", 4)
         assert broker.door.sinks.listed() == []
 

@@ -11,6 +11,7 @@ import pytest
 
 from broker.door_world import caller, served
 from broker.sink_world import KEY, TOPIC, Job, message, rows_of, seen, started
+from pydanube.access.principals import ANONYMOUS
 from pydanube.base.errors import MetadataDamaged, RequestInvalid, SinkConflict
 from pydanube.broker.standalone import Broker
 from pydanube.metadata.tables import SINKS
@@ -55,7 +56,7 @@ async def test_a_wiped_checkpoint_is_noticed_when_the_first_rows_come_later(tmp_
 async def test_a_writer_that_was_forgotten_may_begin_anew(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         await Job(broker).write(0, {TOPIC: ["a"]}, source=end(100, began=[0]))
-        await broker.door.sinks.forget(KEY)
+        await broker.door.sinks.forget(ANONYMOUS, KEY)
         assert await other(broker).write(0, {TOPIC: ["a"]}, source=end(110, began=[0])) is Verdict.NEW
 
 

@@ -339,7 +339,7 @@ def test_what_waits_for_its_turn_is_not_done_to_another_topic_of_the_same_name()
         await caller(door).carry_out(DeleteTopic(TOPIC))
         await prepared(door)
         with pytest.raises(TopicNotFound):
-            await door.spreading.change(before, "unsubscribe", {"subscription": "billing"})
+            await door.spreading.change(before, "unsubscribe", {"subscription": "billing"}, ask=lambda: None)
         assert [sorted(topic.subscriptions) for topic in await partitions(door)] == [["billing"]] * 3
 
     world = DoorWorld()

@@ -306,7 +306,7 @@ def test_the_same_without_await(url: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_client_logs_what_happens_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run(client: Client, door: Door) -> None:
-        async with client.producer(TOPIC, send_timeout=0.05) as producer:
+        async with client.producer(TOPIC, send_timeout=1.0) as producer:
             await producer.send(b"x")
             door.cut()
             await until(lambda: not client.connected)

@@ -254,7 +254,7 @@ def test_a_blocks_own_error_is_not_hidden_by_a_failing_close(tmp_path: Path) -> 
 
 def _block(client: pydanube.sync.Client, error: type[Exception]) -> Iterator[None]:
     with client:
-        producer = client.producer(TOPIC, send_timeout=0.05).open()
+        producer = client.producer(TOPIC, send_timeout=1.0).open()
         producer.send(b"x").result(5)
         yield  # the broker goes
         producer.send(b"y")

@@ -194,7 +194,7 @@ def test_a_send_that_waits_too_long_fails_of_why_it_waits(tmp_path: Path) -> Non
         await server.start()
         async with pydanube.connect(server.url) as client:
             heard: list[DanubeError] = []
-            producer = client.producer(TOPIC, send_timeout=0.1, on_error=lambda error, count: heard.append(error))
+            producer = client.producer(TOPIC, send_timeout=1.0, on_error=lambda error, count: heard.append(error))
             await producer.open()
             await producer.send(b"one")
             await server.stop()

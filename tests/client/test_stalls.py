@@ -1,4 +1,7 @@
-"""A broker that is there and does not answer: time-outs are kept, and nothing that was given up harms what follows."""
+"""A broker that is there and does not answer: time-outs are kept, and nothing that was given up harms what follows.
+
+Time-outs are long enough for the sends that a slow disk answers late, and are meant to succeed.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,10 @@ async def outcome(sent: SentMessage) -> int | DanubeError | None:
 
 def test_a_send_that_is_not_answered_in_time_fails_and_says_so(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
-        async with client.producer(TOPIC, send_timeout=0.1) as producer:
+        async with client.producer(TOPIC, send_timeout=1.0) as producer:
             await producer.send(b"one")
             door.stall()
-            with pytest.raises(NotAnswered, match=r"/default/orders did not answer within 0\.1 seconds"):
+            with pytest.raises(NotAnswered, match=r"/default/orders did not answer within 1 seconds"):
                 await producer.send(b"two")
             assert producer.buffered_bytes == 0
             assert client.connected
@@ -46,7 +49,7 @@ def test_a_send_that_is_not_answered_in_time_fails_and_says_so(tmp_path: Path) -
 
 def test_what_was_given_up_and_arrives_all_the_same_keeps_its_place(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
-        async with client.producer(TOPIC, send_timeout=0.1) as producer:
+        async with client.producer(TOPIC, send_timeout=1.0) as producer:
             await producer.send(b"0")
             door.stall()
             with pytest.raises(NotAnswered):
@@ -62,7 +65,7 @@ def test_what_was_given_up_and_arrives_all_the_same_keeps_its_place(tmp_path: Pa
 
 def test_what_was_given_up_and_is_lost_leaves_no_gap(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
-        async with client.producer(TOPIC, send_timeout=0.2) as producer:
+        async with client.producer(TOPIC, send_timeout=1.0) as producer:
             await producer.send(b"0")
             door.stall()
             with pytest.raises(NotAnswered):
@@ -79,7 +82,7 @@ def test_what_was_given_up_and_is_lost_leaves_no_gap(tmp_path: Path) -> None:
 
 def test_more_than_may_be_under_way_is_given_up_too_and_leaves_no_gap(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
-        async with client.producer(TOPIC, send_timeout=0.5, batch_messages=1) as producer:
+        async with client.producer(TOPIC, send_timeout=2.0, batch_messages=1) as producer:
             await producer.send(b"first")
             door.stall()
             sent = [producer.send(b"%d" % number) for number in range(200)]

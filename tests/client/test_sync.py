@@ -191,7 +191,7 @@ def test_steering_without_await_has_the_same_words_and_errors(url: str) -> None:
 def test_a_wait_that_is_over_says_why_it_was_long(tmp_path: Path) -> None:
     with broker_thread(tmp_path / "data") as url:
         client = pydanube.sync.connect(url).open()
-        producer = client.producer(TOPIC, send_timeout=0.2).open()
+        producer = client.producer(TOPIC, send_timeout=1.0).open()
         assert producer.send(b"one").result(5).offset == 0
         consumer = client.consumer(TOPIC, subscription="s", start="earliest").open()
         message = consumer.receive(5)

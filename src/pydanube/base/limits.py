@@ -149,6 +149,9 @@ DAMAGE_NOTICE_SECONDS = 5  # between two notices of damage to a consumer, which 
 BLOCKED_LISTED_MAX = 50  # blocked or abandoned subscriptions in one answer; more usually have the same cause
 ABANDONED_SECONDS = 3 * 24 * 3600  # age of the oldest message of a subscription without consumers; over a weekend
 LISTED_BYTES_MAX = 48 * KIB  # of them, so that the answer fits a control frame
+EXPLAINED_IN_WORDS_MAX = (
+    5  # partitions that the summary of an explanation names, for the same reason; others are counted
+)
 TROUBLES_LISTED_MAX = 20  # of a topic's partitions in one answer, for the same reason; more usually have one cause
 CHANNELS_MAX = 20_000  # producers and consumers of one connection
 CONNECTIONS_MAX = 20_000  # of one broker

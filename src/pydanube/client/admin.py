@@ -341,7 +341,7 @@ class Admin:
 
     async def damaged_topics(self) -> list[str]:
         """Lists topics with known or possible damage on disk."""
-        return (await self._ask(storage.ListDamage())).topics
+        return await self._pages(storage.ListDamage(), lambda page: (page.topics, page.more), lambda found: found[-1])
 
     async def salvage_topic(self, topic: str, *, accept: bool = False) -> list[storage.Damage]:
         """Lists the damage of all partitions. With `accept`, gives it up for good, and readers skip it."""

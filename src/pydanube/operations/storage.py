@@ -91,6 +91,7 @@ class TopicVerification(Answer):
 
 class DamagedTopics(Answer):
     topics: list[str]
+    more: bool
 
 
 class Damage(Answer):
@@ -214,7 +215,8 @@ class VerifySegment(Request[Verification]):
 
 @operation("storage.damage", "List topics with known or possible damage")
 class ListDamage(Request[DamagedTopics]):
-    pass
+    after: After = ""
+    limit: Limit = LISTED_MAX
 
 
 @operation("storage.salvage", "List the damage of a topic or partition, or accept the loss")

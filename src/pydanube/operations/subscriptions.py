@@ -98,7 +98,12 @@ class Explanation(Answer):
 
 class Explanations(Answer):
     sentence: str
+    backlog: Annotated[int, Meta(description="messages of all partitions that are not done")]
+    total: Annotated[int, Meta(description="messages of all partitions since the subscription's start")]
     explanations: list[Explanation]
+    more: Annotated[
+        bool, Meta(description="whether partitions are left out, those without a backlog first; name one to explain it")
+    ]
 
 
 @operation("subscription.create", "Create a subscription", changes=True)

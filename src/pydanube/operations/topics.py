@@ -76,7 +76,7 @@ class Refusal(Answer):
 
 class Redriven(Answer):
     redriven: Annotated[int, Meta(description="how many were published again")]
-    targets: Annotated[dict[str, int], Meta(description="how many to each topic")]
+    targets: Annotated[dict[str, int], Meta(description="how many to each topic, for as many topics as fit")]
     left: Annotated[int, Meta(description="messages that do not say where they came from, and stay")]
     refused: Annotated[int, Meta(description="how many could not be published")]
     refusals: list[Refusal]

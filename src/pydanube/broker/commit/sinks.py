@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from pydanube.access.principals import SYSTEM, Principal
-from pydanube.access.rights import Action
+from pydanube.access.rights import Action, Authorise, sink_resource
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     DanubeError,
@@ -71,13 +71,20 @@ class Sinks:
     """Owned by the broker's loop."""
 
     def __init__(
-        self, topics: OpenTopics, lifecycle: Lifecycle, directory: Directory, errands: Errands, clock: CheckedClock
+        self,
+        topics: OpenTopics,
+        lifecycle: Lifecycle,
+        directory: Directory,
+        errands: Errands,
+        clock: CheckedClock,
+        authorise: Authorise,
     ) -> None:
         self._topics = topics
         self._lifecycle = lifecycle
         self._directory = directory
         self._errands = errands
         self._clock = clock
+        self._authorise = authorise
         self._records = SinkRecords(directory.store)
         self.own = OwnPartitions(topics, self._records)
         self._participant: Participant = self.own
@@ -141,7 +148,7 @@ class Sinks:
                 )  # before the answer: a second, different write is a conflict
             return verdict
 
-    async def forget(self, key: SinkKey, *, abandon: bool = False) -> None:
+    async def forget(self, principal: Principal, key: SinkKey, *, abandon: bool = False) -> None:
         """Forgets a writer that an operator says will not come back, or may start over.
 
         With `abandon`, a blocked batch is given up: its rows that were written become visible, the others are lost. If
@@ -158,6 +165,7 @@ class Sinks:
             except SinkBlocked:
                 if digest not in self._given_up:
                     raise
+            self._authorise(principal, Action.SINK_FORGET, sink_resource(key.target))  # it may have waited for long
             await self._errands.run_holding(turn, partial(self._drop, key))
 
     @contextmanager
@@ -206,6 +214,7 @@ class Sinks:
         """Decides the batch; from then on it is completed without the caller. Returns where the rows go."""
         staged = await self._staged(key)
         refs = await self._decision(staged, request)
+        self._authorise(principal, Action.SINK_WRITE, sink_resource(key.target))  # it may have waited for long
         for name in map(parse_topic, refs):
             if name.namespace == SYSTEM_NAMESPACE:
                 raise RequestInvalid(

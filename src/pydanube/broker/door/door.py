@@ -100,7 +100,7 @@ class Door:
         self.lifecycle = Lifecycle(
             directory, self.topics, self.spreading, self.pending, self.leftovers, self.errands, self.authorise
         )
-        self.sinks = Sinks(self.topics, self.lifecycle, directory, self.errands, self.clock)
+        self.sinks = Sinks(self.topics, self.lifecycle, directory, self.errands, self.clock, self.authorise)
         self.salvage = Salvage(self.topics, directory, self.around)
         self.redriver = Redriver(self.topics, directory.store, self.errands, self.offload, self.clock)
         self.pipelines = Pipelines(self.clock)

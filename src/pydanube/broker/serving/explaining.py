@@ -13,8 +13,10 @@ from pydanube.access.principals import Principal
 from pydanube.access.rights import Action
 from pydanube.base.errors import DanubeError, RequestInvalid, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import EXPLAINED_IN_WORDS_MAX
 from pydanube.base.names import TopicName
 from pydanube.base.units import shown_when
+from pydanube.base.wording import many
 from pydanube.broker.serving.open_topic import OpenTopic
 from pydanube.broker.serving.open_topics import OpenTopics
 from pydanube.broker.state.options import dead_letter_topic
@@ -115,7 +117,8 @@ def _sentence(found: Explanation, until: str, topic: TopicName, host: Subscripti
 
 
 def summary(explanations: list[PartitionExplanation]) -> str:
-    """All partitions in one text; those without a backlog are only counted."""
+    """All partitions in one text, which fits into an answer: those without a backlog, and all but the first of the
+    others, are only counted."""
     if len(explanations) == 1:
         return explanations[0].sentence
     total, backlog = sum(each.total for each in explanations), sum(each.backlog for each in explanations)
@@ -124,4 +127,6 @@ def summary(explanations: list[PartitionExplanation]) -> str:
     waiting = [
         f"Partition {each.partition}, offset {each.offset}: {each.sentence}" for each in explanations if each.backlog
     ]
-    return " ".join([f"{backlog} of {total} messages to do.", *waiting])
+    named, others = waiting[:EXPLAINED_IN_WORDS_MAX], len(waiting[EXPLAINED_IN_WORDS_MAX:])
+    more = [f"There are messages to do in {many(others, 'other partition')}."] if others else []
+    return " ".join([f"{backlog} of {total} messages to do.", *named, *more])

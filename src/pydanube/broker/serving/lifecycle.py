@@ -102,7 +102,9 @@ class Lifecycle:
         if partitions is None:
             return await self._errands.run(work())
         return await self._spreading.grow(
-            before, partial(work, with_more=self._spreading.growth_of) if before.reliable else work
+            before,
+            partial(work, with_more=self._spreading.growth_of) if before.reliable else work,
+            ask=partial(self._topics.ask, principal, Action.TOPIC_ALTER, whole),
         )
 
     async def _alter(self, whole: TopicName, **changes: Any) -> TopicRecord:

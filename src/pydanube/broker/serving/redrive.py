@@ -18,6 +18,7 @@ from pydanube.access.principals import Principal
 from pydanube.access.rights import Action
 from pydanube.base.errors import NameInvalid, NotAllowed, PartitionMissing, TopicKindDiffers, TopicNotFound
 from pydanube.base.limits import (
+    LISTED_BYTES_MAX,
     LISTED_MAX,
     OFFSET_MAX,
     READ_AHEAD_BYTES,
@@ -50,6 +51,7 @@ _OPTIONS = SubscriptionOptions(
     DispatchSettings(unacked_max=UNACKED_MAX),
     poison_chosen=True,
 )
+COUNT_BYTES = 16  # of a number in an answer, with what is around it
 _NAMED = {"topic": ORIGIN, "subscription": SUBSCRIBER}
 Unfit: TypeAlias = TopicNotFound | TopicKindDiffers | NotAllowed
 # Targets, or why letters cannot go there, by the version of rights that was asked, and by name
@@ -81,10 +83,17 @@ class Redriven:
     refused: Refusals = field(default_factory=Refusals)  # letters that stay because their targets do not accept them
     next: int | None = None  # the offset to continue from, if there may be more
 
+    _left: int = LISTED_BYTES_MAX  # for more targets, by length of their names
+
     def add(self, target: str, count: int) -> None:
         self.count += count
-        if count and (target in self.targets or len(self.targets) < LISTED_MAX):
-            self.targets[target] = self.targets.get(target, 0) + count
+        if not count:
+            return
+        if target in self.targets:
+            self.targets[target] += count
+        elif len(self.targets) < LISTED_MAX and len(target) < self._left:
+            self.targets[target] = count
+            self._left -= len(target) + COUNT_BYTES
 
 
 class Redriver:

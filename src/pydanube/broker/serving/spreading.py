@@ -66,16 +66,19 @@ class Spreading:
         """What forgets an unfinished change, for the transaction that deletes the topic."""
         return self._table.put(str(topic.id), None)
 
-    async def change(self, record: TopicRecord, change: str, fields: Fields) -> None:
+    async def change(self, record: TopicRecord, change: str, fields: Fields, *, ask: Callable[[], None]) -> None:
         """Makes a change in all partitions. From its turn on, it is completed even if the caller stops waiting; raises
-        the error of any partition."""
-        await self._in_turn(record, lambda current: self._change(current, change, fields))
+        the error of any partition. `ask` raises if the caller has lost the right to it while it waited for its turn."""
+        await self._in_turn(record, lambda current: self._change(current, change, fields, ask))
 
-    async def grow(self, record: TopicRecord, alter: Callable[[], Awaitable[TopicRecord]]) -> TopicRecord:
+    async def grow(
+        self, record: TopicRecord, alter: Callable[[], Awaitable[TopicRecord]], *, ask: Callable[[], None]
+    ) -> TopicRecord:
         """Adds partitions with `alter`, which records in the same transaction that they must be prepared."""
 
         async def work(current: TopicRecord) -> TopicRecord:
             await self._finish(current)
+            ask()
             self._current(current)
             grown = await alter()
             await self._finish(grown)
@@ -101,8 +104,9 @@ class Spreading:
             raise TopicNotFound(f"topic {record.name} was deleted")
         return current
 
-    async def _change(self, record: TopicRecord, change: str, fields: Fields) -> None:
+    async def _change(self, record: TopicRecord, change: str, fields: Fields, ask: Callable[[], None]) -> None:
         await self._finish(record)
+        ask()
         if record.reliable and record.partitions > 1:
             begun = PartitionsChange(change, dict(fields))
             await self._table.write(str(record.id), begun, reserve=change in FREEING)

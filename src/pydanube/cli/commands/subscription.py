@@ -263,15 +263,16 @@ async def explain(
     if not output.for_people:
         output.record(found)
         return
-    left, total = sum(each.backlog for each in explained), sum(each.total for each in explained)
-    if offset is not None or consumer is not None or not left:
+    if offset is not None or consumer is not None or not found.backlog:
         click.echo(printable(found.sentence))
         return
-    click.echo(f"{left:,} of {many(total)} to do")
+    click.echo(f"{found.backlog:,} of {many(found.total)} to do")
     for each in explained:
         if each.backlog:
             where = "" if each.partition is None else f"partition {each.partition}, "
             click.echo(printable(f"{where}offset {each.offset}: {each.sentence}"))
+    if hidden := found.backlog - sum(each.backlog for each in explained):
+        click.echo(f"{many(hidden)} in other partitions; name one to explain it")
 
 
 class Lag(Subscription, kw_only=True):

@@ -8,6 +8,7 @@ from typing import ClassVar
 from pydanube.access.rights import Action
 from pydanube.base.errors import NotAllowed, TopicClosed
 from pydanube.base.limits import LISTED_MAX
+from pydanube.base.names import parse_topic
 from pydanube.broker.door.attention import Attention
 from pydanube.broker.door.presence import status_of
 from pydanube.broker.door.process import Process
@@ -25,7 +26,6 @@ from pydanube.operations.broker import (
     Status,
 )
 from pydanube.operations.subscriptions import BlockedSubscription, ListBlocked
-from pydanube.operations.topics import FindTopic
 
 
 class BrokerVerbs(Verbs):
@@ -68,9 +68,11 @@ class BrokerVerbs(Verbs):
 
     async def look_up(self, request: LookUpTopic) -> Lookup:
         """Every topic is served here."""
-        found = await self._session.topics.find(FindTopic(request.topic))
+        name, record = parse_topic(request.topic), await self._session.topics.lookup(request.topic)
+        if name.partition is not None:
+            record.check_partition(name)
         here = self._process().address
-        return Lookup(here.version, here.url, here.address, found.topic, found.partitions)
+        return Lookup(here.version, here.url, here.address, str(record.name), record.partitions)
 
     async def settings(self, request: GetSettings) -> Settings:
         self._ask(Action.CONFIG)

@@ -55,7 +55,7 @@ class SinkVerbs(Verbs):
     async def forget(self, request: ForgetSink) -> Done:
         """Forgets a writer that is no longer used, or that may start over; see `Sinks.forget`."""
         self._ask(Action.SINK_FORGET, sink_resource(request.target))
-        await self._door.sinks.forget(_key(request), abandon=request.abandon)
+        await self._door.sinks.forget(self._principal, _key(request), abandon=request.abandon)
         return Done()
 
     carries_out: ClassVar = (

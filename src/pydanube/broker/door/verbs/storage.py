@@ -7,10 +7,10 @@ from functools import partial
 from typing import ClassVar
 
 from pydanube.access.rights import Action, namespace_resource
-from pydanube.base.errors import NotAllowed, RequestInvalid, TopicNotFound
+from pydanube.base.errors import NotAllowed, OffsetsDamaged, RequestInvalid, TopicNotFound
 from pydanube.base.limits import LISTED_MAX
 from pydanube.base.names import parse_topic
-from pydanube.broker.cold.storage_admin import Part, Uploaded, Verified, first_few
+from pydanube.broker.cold.storage_admin import Part, Uploaded, Usage, Verified, first_few
 from pydanube.broker.cold.topic_tables import TABLE_STEPS
 from pydanube.broker.door.stats import usage_facts, usage_of
 from pydanube.broker.door.verbs.base import Verbs, page
@@ -87,7 +87,8 @@ class StorageVerbs(Verbs):
     async def list_damage(self, request: ListDamage) -> DamagedTopics:
         """The topics in which something is, or may be, damaged."""
         self._ask(Action.STORAGE_STATUS)
-        return DamagedTopics(await self._door.salvage.damaged())
+        found = [name for name in await self._door.salvage.damaged() if name > request.after]
+        return DamagedTopics(*page(found, request.limit))
 
     # -- of topics -----------------------------------------------------------------------------------------------------
 
@@ -99,7 +100,8 @@ class StorageVerbs(Verbs):
         return TopicUsage(**usage_facts(usage_of(partitions, door.tiers, door.clock.wall())), topic=request.topic)
 
     async def list_usage(self, request: ListUsage) -> TopicUsages:
-        """The usage of each reliable topic of a namespace, by name. Topics that the caller may not see are left out."""
+        """The usage of each reliable topic of a namespace, by name. Topics that the caller may not see are left out;
+        one that cannot be opened because of damage says so."""
         namespace, after, limit = request.namespace, request.after, min(request.limit, LISTED_MAX)
         self._ask(Action.STORAGE_DESCRIBE, namespace_resource(namespace))
         may_see = partial(self._door.topics.allows, self._principal, Action.STORAGE_DESCRIBE)
@@ -116,6 +118,8 @@ class StorageVerbs(Verbs):
                 usages.append(await self.usage(GetUsage(str(record.name))))
             except (TopicNotFound, NotAllowed):
                 continue  # it was deleted meanwhile, or taken from the caller
+            except OffsetsDamaged as error:
+                usages.append(TopicUsage(**usage_facts(Usage(troubles=(str(error),))), topic=str(record.name)))
             if not count % USAGES_A_TURN:
                 await asyncio.sleep(0)
         rows, cut = page(usages, limit)

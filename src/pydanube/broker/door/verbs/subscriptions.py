@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from pydanube.access.rights import Action
@@ -76,7 +77,7 @@ class SubscriptionVerbs(Verbs):
             kind = subscription_kind(request.type)
             options = self.ask_default_letters(partitions[0], request.subscription, kind, options)
             fields["options"] = None if options is None else options.stored()
-        await self._door.spreading.change(partitions[0].record, "subscribe", fields)
+        await self._change(partitions[0], Action.SUBSCRIPTION_CREATE, "subscribe", fields)
         return Done()
 
     async def delete(self, request: DeleteSubscription, *, only_unused: bool = False) -> Done:
@@ -87,7 +88,7 @@ class SubscriptionVerbs(Verbs):
         if only_unused and consumers:
             raise ConsumerBusy(f"{name!r} has {consumers} consumers")
         if not request.dry_run:
-            await self._door.spreading.change(found[0][0].record, "unsubscribe", {"subscription": name})
+            await self._change(found[0][0], Action.SUBSCRIPTION_DELETE, "unsubscribe", {"subscription": name})
         return Done()
 
     async def list_page(self, request: ListSubscriptions) -> Subscriptions:
@@ -117,12 +118,16 @@ class SubscriptionVerbs(Verbs):
         return Consumers(*page(members[max(0, request.after) :], request.limit))
 
     async def explain(self, request: Explain) -> Explanations:
-        """Why a message is not delivered, or a consumer gets nothing."""
+        """Why a message is not delivered, or a consumer gets nothing. If more partitions are explained than fit into an
+        answer, those without a backlog are left out first."""
         door, named = self._door, (request.topic, request.subscription)
         found = await explain(
             door.topics, door.clock, self._principal, *named, offset=request.offset, consumer=request.consumer
         )
-        return Explanations(summary(found), [Explanation(*each) for each in found])
+        rows, more = page([Explanation(*each) for each in sorted(found, key=lambda each: not each.backlog)], LISTED_MAX)
+        rows.sort(key=lambda each: each.partition or 0)
+        backlog, total = sum(each.backlog for each in found), sum(each.total for each in found)
+        return Explanations(summary(found), backlog, total, rows, more)
 
     async def list_blocked(self, request: ListBlocked) -> BlockedSubscriptions:
         """The first messages that failed too often and block their subscriptions."""
@@ -152,7 +157,7 @@ class SubscriptionVerbs(Verbs):
             opened.check_dead_letters(options)
         if parse_topic(topic).partition is None:
             fields = {"subscription": subscription, "options": dict(changes)}
-            await self._door.spreading.change(found[0][0].record, "alter", fields)
+            await self._change(found[0][0], Action.SUBSCRIPTION_ALTER, "alter", fields)
         else:
             await found[0][0].reliable.alter_subscription(subscription, changes)
         return (await self._find(Action.SUBSCRIPTION_ALTER, topic, subscription))[0][1].options
@@ -166,7 +171,7 @@ class SubscriptionVerbs(Verbs):
         offsets = {str(opened.name): await self._sought(opened, host, to) for opened, host in found}
         if not request.dry_run and parse_topic(topic).partition is None:
             fields = {"subscription": subscription, "to": offsets}
-            await self._door.spreading.change(found[0][0].record, "seek", fields)
+            await self._change(found[0][0], Action.SUBSCRIPTION_SEEK, "seek", fields)
         elif not request.dry_run:
             [(opened, host)] = found
             await opened.reliable.seek(host.as_reliable(), offsets[str(opened.name)][0])
@@ -254,6 +259,11 @@ class SubscriptionVerbs(Verbs):
         return replace(resolved, default_letters=False)
 
     # -- partitions ----------------------------------------------------------------------------------------------------
+
+    async def _change(self, opened: OpenTopic, action: Action, change: str, fields: Mapping[str, Any]) -> None:
+        """Changes the subscription in all partitions, if the caller is still allowed to when its turn has come."""
+        ask = partial(self._door.topics.ask, self._principal, action, opened.name, fields["subscription"])
+        await self._door.spreading.change(opened.record, change, fields, ask=ask)
 
     async def _find(self, action: Action, topic: str, subscription: str) -> list[tuple[OpenTopic, ServedSubscription]]:
         """Where the subscription is: not in partitions that were added since, if no consumer has seen them yet."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
+from functools import partial
 from typing import ClassVar
 
 from msgspec import UNSET
@@ -228,13 +229,16 @@ class TopicVerbs(Verbs):
         ends = {str(each.name): topic.beginning(before) for each, topic in zip(opened, topics, strict=True)}
         messages = sum(max(0, ends[topic.name] - topic.ledger.first) for topic in topics)
         if not request.dry_run and parse_topic(name).partition is None:
-            await self._door.spreading.change(opened[0].record, "truncate", {"before": ends})
+            ask = partial(self._door.topics.ask, self._principal, Action.TOPIC_TRUNCATE, opened[0].name)
+            await self._door.spreading.change(opened[0].record, "truncate", {"before": ends}, ask=ask)
         elif not request.dry_run:
             await self._door.errands.run(topics[0].truncate(before))
         return Truncated(messages)
 
     async def redrive(self, request: Redrive) -> Redriven:
         """Publishes dead letters again; see `Redriver.redrive`."""
+        if request.to is not None:
+            parse_topic(request.to)  # refused even if there is no letter to publish
         limited = request.limit is not UNSET
         limit = min(request.limit, LISTED_MAX) if request.limit is not UNSET else LISTED_MAX
         wanted = Wanted(
