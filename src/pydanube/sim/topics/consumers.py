@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import ConnectionLost, DanubeError
@@ -49,6 +48,12 @@ class ConsumerClient:
         topic = self._broker.served(self._memory.name) or self._topic
         return topic.subscription(self.subscription.name).known.cursor
 
+    @property
+    def floor_of_seek(self) -> int:
+        """Where a seek has led at most, if its offset was deleted before it was decided. Acks may have followed."""
+        topic = self._broker.served(self._memory.name) or self._topic
+        return min(self.cursor.floor, topic.ledger.first)
+
     # -- receiving -----------------------------------------------------------------------------------------------------
 
     def deliver(self, delivery: Delivery, written_at: float) -> None:
@@ -69,8 +74,8 @@ class ConsumerClient:
         self._holding.unacked.clear()
         self._holding.nacked.clear()
         era = self.subscription.era_of(generation)
-        if era is not None:  # the offset of the seek may have been deleted since
-            era.floor = self.cursor.floor
+        if era is not None:
+            era.floor = max(era.floor, self.floor_of_seek)
         if self._random.random() < 0.7:  # otherwise it continues with what it has, which must do no harm
             self._queue.clear()
 
@@ -108,12 +113,15 @@ class ConsumerClient:
                 continue
             self._holding = self.subscription.join(self._broker.life_now(self._memory))
             stays = self._random.choice((0.2, 1.0, 100.0)) if "churn" in self._world.plan.traits else 100.0
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(None if self._world.healed else stays):
                     await self._work(handle)
-            self.subscription.leave(self._holding)
-            self.handle = None
-            handle.close(crashed=self._random.random() < 0.5)
+            except TimeoutError:
+                pass
+            finally:  # also if the topic is lost
+                self.subscription.leave(self._holding)
+                self.handle = None
+                handle.close(crashed=self._random.random() < 0.5)
             await asyncio.sleep(self._random.uniform(0.0, 0.5))
 
     async def _connect(self) -> ClientConsumer:
@@ -273,6 +281,5 @@ async def _seek(world: TopicWorld, topic: Topic, client: ConsumerClient, offset:
             subscription.eras.pop()
         raise
     era.decided = True
-    if not topic.subscription(subscription.name).consumers:
-        era.floor = max(era.floor, client.cursor.floor)
+    era.floor = max(era.floor, client.floor_of_seek)
     return True

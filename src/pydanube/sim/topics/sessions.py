@@ -138,6 +138,17 @@ class _ClientChannel(Channel):
         self._error: DanubeError | None = None  # why it has ended
         self._waiting: dict[int, Future[Any]] = {}  # for answers, by request
 
+    async def _open(self, request: Request[Any]) -> Any:
+        """If the caller gives up, the broker may be opening it: it is closed again."""
+        try:
+            return await self._connection.request(request)
+        except DanubeError:
+            self._connection.remove_channel(self.number)
+            raise
+        except BaseException:
+            self._go(CloseChannel(self.number))
+            raise
+
     def _expect(self) -> tuple[int, Future[Any]]:
         if self._error is not None:
             raise type(self._error)(*self._error.args)
@@ -181,7 +192,7 @@ class ClientProducer(_ClientChannel):
     producer_id = 0
 
     async def open(self, topic: str, name: str | None, *, temporary: bool) -> None:
-        opened = await self._connection.request(OpenProducer(self.number, topic, name, temporary=temporary))
+        opened = await self._open(OpenProducer(self.number, topic, name, temporary=temporary))
         self.producer_id = opened.producer_id
 
     def publish(self, batch: Batch) -> Future[int]:
@@ -205,7 +216,7 @@ class ClientConsumer(_ClientChannel):
         self._side = side
 
     async def open(self, request: OpenConsumer) -> None:
-        await self._connection.request(request)
+        await self._open(request)
 
     # -- what it sends -------------------------------------------------------------------------------------------------
 
