@@ -275,7 +275,7 @@ async def _seek(world: TopicWorld, topic: Topic, client: ConsumerClient, offset:
     try:
         await handle.seek(offset)
     except DanubeError as error:
-        if isinstance(error, ConnectionLost):  # the broker may go on until it learns that
+        if isinstance(error, ConnectionLost):  # the broker may still do it, until it learns that
             await asyncio.sleep(2 * NOTICE_SECONDS_MAX)
         if client.cursor.generation == before and subscription.era is era:
             subscription.eras.pop()
