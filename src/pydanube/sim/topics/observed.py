@@ -27,7 +27,7 @@ CLOCK_DISTRUST_SECONDS = 2.0  # a run is too short to wait an hour until a clock
 
 
 class Observer:
-    """Of one life of a broker."""
+    """Sees what one life of a broker does."""
 
     def __init__(self, world: TopicWorld, clock: SimClock) -> None:
         self.clock = CheckedClock(clock, CLOCK_DISTRUST_SECONDS)

@@ -1,7 +1,7 @@
 """The clients' side of the native protocol: the Python client's own connection over a simulated socket.
 
 Batches, permits, acks and requests are encoded by the client's code and decoded by the broker's, and the other way
-round. A connection that is lost is dialled again for whoever needs one next; its producers and consumers have ended.
+round. A connection that is lost is dialled again when a client needs one; its producers and consumers have ended.
 """
 
 from __future__ import annotations
