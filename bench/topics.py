@@ -34,6 +34,8 @@ from pydanube.storage.local import LocalNodes
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.tail import TailCache
+from pydanube.storage.stream.tenure import Tenure
+from pydanube.stream.assignment import Assignment
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
@@ -59,7 +61,8 @@ async def opened(directory: Path, catalog: SimCatalog) -> AsyncIterator[Topic]:
     clock = CheckedClock(SystemClock())
     dependencies = TopicDependencies(catalog, LocalNodes(node), clock, SystemRandomness(), TailCache(), nowhere)
     try:
-        yield await Topic.open("/default/bench", dependencies, TopicOptions())
+        tenure = await Tenure.take("/default/bench", Assignment("b", SystemRandomness().bytes(8).hex()), catalog)
+        yield await Topic.open(tenure, dependencies, TopicOptions())
     finally:
         await node.close()
         disk.close()

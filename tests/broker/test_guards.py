@@ -19,6 +19,7 @@ from pydanube.broker.directory.topic_changes import TopicChanges
 from pydanube.broker.door.metrics import Page
 from pydanube.broker.limits import disk_room as room
 from pydanube.broker.limits.disk_room import DiskRoom
+from pydanube.broker.routing.losses import Losses
 from pydanube.broker.serving import house
 from pydanube.broker.serving.house import Housekeeping
 from pydanube.broker.standalone import Broker
@@ -35,6 +36,7 @@ LOOPS: dict[str, tuple[type, str]] = {  # and a step of each
     "tidying up after jobs": (Sinks, "_forget_old"),
     "moving messages to object storage": (Tiering, "turn"),
     "watching for changes of topics": (TopicChanges, "_note"),
+    "watching for topics that other brokers take": (Losses, "_note"),
     "freeing journal files": (Keeper, "_worth_copying"),
 }
 

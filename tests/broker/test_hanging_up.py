@@ -245,4 +245,5 @@ async def check_streams(door: Door) -> None:
     for opened in door.topics.opened():
         topic = opened.reliable
         for stream in (topic.ledger.stream, topic.state_stream):
-            assert (stream.record, stream._ownership._version) == await door.around.catalog.load(stream.name)
+            stored, version = await door.around.catalog.load(stream.name)
+            assert (stream.record, stream._ownership.version) == (stored.owned_by(stream.epoch), version)

@@ -21,6 +21,8 @@ from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.tail import TailCache
+from pydanube.storage.stream.tenure import Tenure
+from pydanube.stream.assignment import Assignment
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
@@ -39,7 +41,8 @@ async def opened(directory: Path, catalog: SimCatalog) -> tuple[PosixDisk, DiskN
     dependencies = TopicDependencies(
         catalog, OneNode(node), CheckedClock(SystemClock()), SystemRandomness(), TailCache(), no_dead_letters
     )
-    return disk, node, await Topic.open("/default/t", dependencies, TopicOptions())
+    tenure = await Tenure.take("/default/t", Assignment("b", SystemRandomness().bytes(8).hex()), catalog)
+    return disk, node, await Topic.open(tenure, dependencies, TopicOptions())
 
 
 async def scatter(directory: Path, catalog: SimCatalog) -> None:

@@ -28,6 +28,7 @@ from pydanube.operations.subscriptions import (
 )
 from pydanube.operations.topics import AlterTopic, CreateTopic, DeleteTopic, TruncateTopic
 from pydanube.storage.metadata.table import Table
+from pydanube.storage.stream.tenure import Tenure
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 
@@ -234,9 +235,9 @@ def test_after_a_crash_in_a_change_everyone_who_opens_a_partition_gets_the_same(
 ) -> None:
     opening, streams = Topic.open, []
 
-    async def counted(stream: str, *arguments: object) -> Topic:
-        streams.append(stream)
-        return await opening(stream, *arguments)  # type: ignore[arg-type]
+    async def counted(tenure: Tenure, *arguments: object) -> Topic:
+        streams.append(tenure.topic)
+        return await opening(tenure, *arguments)  # type: ignore[arg-type]
 
     async def first(door: Door) -> None:
         await prepared(door)
@@ -299,10 +300,10 @@ def test_a_new_partition_that_could_not_be_prepared_is_when_it_is_first_opened(m
         opened = await served(door, f"{TOPIC}-part-3")
         assert list(opened.topic.subscriptions) == ["billing"]
 
-    async def busy(stream: str, *arguments: object) -> Topic:
-        if failing and stream.endswith(".4"):
+    async def busy(tenure: Tenure, *arguments: object) -> Topic:
+        if failing and tenure.topic.endswith(".4"):
             raise NodeBusy("later")
-        return await opening(stream, *arguments)  # type: ignore[arg-type]
+        return await opening(tenure, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Topic, "open", busy)
     world = DoorWorld()
@@ -385,12 +386,12 @@ def test_topics_whose_changes_cannot_be_finished_hold_up_no_others(
     async def second(door: Door) -> None:
         released = asyncio.Event()
 
-        async def hanging(stream: str, *arguments: object) -> Topic:
-            if stream.startswith(tuple(slow)):
+        async def hanging(tenure: Tenure, *arguments: object) -> Topic:
+            if tenure.topic.startswith(tuple(slow)):
                 if broken:
                     raise RuntimeError("broken")
                 await released.wait()
-            return await opening(stream, *arguments)  # type: ignore[arg-type]
+            return await opening(tenure, *arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(Topic, "open", hanging)
         door.reopen()

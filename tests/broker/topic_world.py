@@ -17,6 +17,7 @@ from pydanube.broker.subscription.reading_window import ReadAheadBudget
 from pydanube.broker.topic.dependencies import LetterSource, TopicDependencies
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
+from pydanube.ports.catalog import Catalog
 from pydanube.ports.storage import StorageNode
 from pydanube.sim.machine.clock import SimClock
 from pydanube.sim.machine.disk import SimDisk
@@ -27,6 +28,8 @@ from pydanube.storage.checked_clock import CheckedClock
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.tail import TailCache
+from pydanube.storage.stream.tenure import Tenure
+from pydanube.stream.assignment import Assignment, Held
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
@@ -143,7 +146,8 @@ class TopicWorld:
         dependencies = TopicDependencies(
             self.catalog, nodes, self.watch, self.randomness, self.cache, self._dead, read_ahead=self.read_ahead
         )
-        return await Topic.open(name, dependencies, self.options)
+        tenure = await Tenure.take(name, Assignment("b", self.randomness.bytes(8).hex()), self.catalog)
+        return await Topic.open(tenure, dependencies, self.options)
 
     async def _dead(self, topic: str, message: Batch, source: LetterSource) -> None:
         await asyncio.sleep(0.001)
@@ -176,6 +180,12 @@ class TopicWorld:
         failures = self.loop.failures
         self.loop.shutdown()
         assert failures == [], [repr(each) for each in failures]
+
+
+async def reassign(catalog: Catalog, topic: str, to: str = "another") -> None:
+    """Assigns the topic to another broker, which does not open it yet."""
+    _, epoch = await catalog.assignment(topic)
+    await catalog.assign(Held(topic, epoch), Assignment(to, "1"))
 
 
 def batch_of(*payloads: str, keys: Sequence[str | None] | None = None, **columns: Any) -> Batch:

@@ -13,6 +13,7 @@ from client.broker import TOPIC
 from pydanube.base.errors import DanubeError, OffsetsDamaged
 from pydanube.broker.topic.topic import Topic
 from pydanube.client import Client, Producer
+from pydanube.storage.stream.tenure import Tenure
 from pydanube.testing.broker import broker
 
 MESSAGES = 30
@@ -25,10 +26,10 @@ class Damage:
         self.partitions: set[int] = set()
         whole = Topic.open
 
-        async def opened(stream: str, around: Any, options: Any, name: str | None = None) -> Topic:
+        async def opened(tenure: Tenure, around: Any, options: Any, name: str | None = None) -> Topic:
             if name in {f"{TOPIC}-part-{number}" for number in self.partitions}:
                 raise OffsetsDamaged(f"the state of {name} is damaged on disk")
-            return await whole(stream, around, options, name)
+            return await whole(tenure, around, options, name)
 
         patch.setattr(Topic, "open", opened)
 

@@ -70,7 +70,7 @@ def test_the_largest_change_of_a_stream_fits_one_transaction() -> None:
     doomed = (Doomed("t12345678/_segments/partition=1234/" + "9" * 60, most),) * DOOMED_MAX
     lost = (LostRange(most, most),) * LOST_RANGES_MAX
     ledgers = Ledgers((), (ledger,) * LEDGERS_LISTED_MAX, most)
-    record = StreamRecord(Epoch(most), "f" * 32, most, most, ledgers, cold=Cold(doomed=doomed), lost=lost)
+    record = StreamRecord(Epoch(most), most, most, ledgers, cold=Cold(doomed=doomed), lost=lost)
     store, name = MemoryMetadata(), "t12345678.1234#state"
     changes = [Table(store, STREAMS).put(name, StoredStream.of(record))]
     changes += [Table(store, PAGES).put(page_key(name, at), page) for at in range(LEDGER_PAGES_CHANGED_MAX)]

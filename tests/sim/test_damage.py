@@ -12,7 +12,6 @@ from broker.topic_world import OneNode, TopicWorld, batch_of
 from pydanube.base.durability import Durability
 from pydanube.base.errors import OffsetsDamaged
 from pydanube.base.limits import BLOCK_BYTES, KIB
-from pydanube.broker.state.log import state_stream
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.topic.topic import Topic
 from pydanube.journal.group import CHECKPOINTS
@@ -22,6 +21,7 @@ from pydanube.storage.node.settings import NodeSettings
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.stream import Stream
 from pydanube.storage.stream.tail import TailCache
+from pydanube.stream.assignment import state_stream
 from storage.damage import groups
 
 SETTINGS = NodeSettings(file_bytes=96 * KIB, retry_seconds=0.05)

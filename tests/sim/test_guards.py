@@ -15,6 +15,7 @@ from pydanube.dispatch.key_shared import KeyShared
 from pydanube.dispatch.keys import KeyState
 from pydanube.journal import ledger_table as table
 from pydanube.journal.ledger_table import Ledger
+from pydanube.ports.catalog import RecordChange
 from pydanube.ports.disk import Disk
 from pydanube.sim.run import Outcome, run_seed
 from pydanube.storage import local
@@ -25,7 +26,10 @@ from pydanube.storage.node.keeper import Keeper
 from pydanube.storage.node.node_file import read_node_file
 from pydanube.storage.stream import recovery, writer
 from pydanube.storage.stream.answers import Answers
+from pydanube.storage.stream.catalog import MetadataCatalog
 from pydanube.storage.stream.managed import ManagedLedger
+from pydanube.storage.stream.tenure import Tenure
+from pydanube.stream.assignment import Held
 from pydanube.stream.record import Copies, Phase, StreamRecord
 from pydanube.topic.cursor import Range
 from pydanube.topic.dedup import FRESH, Fresh, ProducerTable
@@ -71,6 +75,21 @@ def test_a_writer_that_nobody_fences_is_found(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Ledger, "admits", anybody)
     first_violation("owners")
+
+
+def test_an_owner_that_does_not_look_at_its_assignment_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it has lost the topic, it continues from the record that its successor has stored."""
+    honest = MetadataCatalog.store
+
+    async def unchecked(self: MetadataCatalog, changes: Sequence[RecordChange], held: Held | None) -> int:
+        return await honest(self, changes, None)
+
+    async def trusting(self: Tenure) -> None:
+        self.epoch = (await self.catalog.assignment(self.topic))[1]
+
+    monkeypatch.setattr(MetadataCatalog, "store", unchecked)
+    monkeypatch.setattr(Tenure, "confirm", trusting)
+    first_violation("owners", "I1", "I2", "I5", "I8")
 
 
 def test_removing_a_file_before_its_copy_is_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pydanube.base.errors import SegmentMissing
 from pydanube.base.limits import OFFSET_MAX
 from pydanube.broker.cold.tiering import Tiering, _Measured
 from pydanube.broker.topic.topic import Topic
+from pydanube.ports.catalog import RecordChange
 from pydanube.sim.run import Outcome, run_seed
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.ownership import Change, Ownership
@@ -89,9 +90,9 @@ def test_a_broker_that_writes_the_record_without_owning_it_is_found(monkeypatch:
         async with self.changing:
             record = change(self.record)
             if record != self.record:
-                current, version = await self._load()
-                self._version = await self._catalog.store(self.name, record, version, current)
-                self.record = record
+                current, version = await self.tenure.catalog.load(self.name)
+                version = await self.tenure.catalog.store([RecordChange(self.name, record, version, current)], None)
+                self.hold(record, record, version)
             return record
 
     monkeypatch.setattr(Ownership, "change", stubborn)

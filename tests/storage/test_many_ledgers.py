@@ -22,6 +22,7 @@ from pydanube.broker import lost_node
 from pydanube.metadata import records as records_module
 from pydanube.metadata import state as state_module
 from pydanube.metadata.tables import PAGES, STORAGE_NODE, STREAMS, Registration
+from pydanube.ports.catalog import RecordChange
 from pydanube.storage.metadata.store import MemoryMetadata
 from pydanube.storage.metadata.table import Table
 from pydanube.storage.node.memory import MemoryNode
@@ -66,13 +67,13 @@ class Scene:
 
     async def fill(self, count: int, with_entries: set[int]) -> None:
         """What so many rolls leave behind. Only ledgers `with_entries` are on the node, too."""
-        record, version = StreamRecord().taken_over("earlier"), 0
+        record, version = StreamRecord().owned_by(Epoch(1)), 0
         before, ledgers = StreamRecord(), Ledgers()
         for number in range(count):
             ledgers = ledgers.added(self.ledger(number))
             if not (number + 1) % 5_000 or number + 1 == count:
                 record = replace(record, ledgers=ledgers, next_offset=(number + 1) * ENTRIES)
-                version = await self.catalog.store("t", record, version, before)
+                version = await self.catalog.store([RecordChange("t", record, version, before)], None)
                 before = record
         for number in sorted(with_entries):
             ledger, node = self.ledger(number), self.nodes.node
@@ -138,7 +139,7 @@ def test_a_stream_of_very_many_ledgers_is_taken_read_appended_to_and_trimmed() -
         await stream.close()
         assert sum(scene.sizes()) < 100_000, "what is deleted leaves nothing behind"
 
-        await remove_stream("t", scene.catalog, scene.nodes, SystemRandomness())
+        await remove_stream("t", scene.catalog, scene.nodes)
         assert scene.sizes() == []
         assert scene.catalog.known() == frozenset()
 
@@ -149,7 +150,7 @@ def test_a_stream_of_very_many_ledgers_is_taken_read_appended_to_and_trimmed() -
 def test_a_whole_stream_of_very_many_ledgers_is_removed() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill(10_000, {0, 9_999})
-        await remove_stream("t", scene.catalog, scene.nodes, SystemRandomness())
+        await remove_stream("t", scene.catalog, scene.nodes)
         assert scene.sizes() == []
         assert await scene.nodes.node.list() == []
 
@@ -163,7 +164,7 @@ async def scattered(scene: Scene, step: int = LEDGERS_LISTED_MAX // 2) -> int:
     gone = [ledger.id for at, ledger in enumerate(record.ledgers) if at % step]
     for part in record.ledgers.in_parts(gone):
         before, record = record, record.without(part)
-        version = await scene.catalog.store("t", record, version, before)
+        version = await scene.catalog.store([RecordChange("t", record, version, before)], None)
     return len(record.ledgers.pages)
 
 
@@ -185,7 +186,7 @@ def test_dead_ledgers_that_are_scattered_over_many_pages_are_forgotten() -> None
 def test_a_stream_whose_ledgers_are_scattered_over_many_pages_is_removed() -> None:
     async def story(scene: Scene) -> None:
         assert await scattered(scene) > 4 * METADATA_OPERATIONS_MAX
-        await remove_stream("t", scene.catalog, scene.nodes, SystemRandomness())
+        await remove_stream("t", scene.catalog, scene.nodes)
         assert scene.sizes() == []
 
     play(story)
@@ -290,7 +291,7 @@ def test_where_the_metadata_is_full_a_stream_is_taken_trimmed_and_removed(monkey
         await again.ready()
         await append(again)
         await again.close()
-        await remove_stream("t", scene.catalog, scene.nodes, SystemRandomness())
+        await remove_stream("t", scene.catalog, scene.nodes)
         assert scene.sizes() == []
 
     play(story)

@@ -14,9 +14,10 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import CatalogConflict, MetadataDamaged
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGER_ID_BLOCK
-from pydanube.ports.catalog import Catalog
+from pydanube.ports.catalog import Catalog, RecordChange
 from pydanube.storage.metadata.store import MemoryMetadata
 from pydanube.storage.stream.catalog import MetadataCatalog
+from pydanube.stream.assignment import NOT_ASSIGNED, Assignment, Held
 from pydanube.stream.record import Copies, LedgerRecord, Ledgers, Phase, StreamRecord, new_ledger
 from pydanube.stream.stored import StoredStream, encode_stream
 from storage.metadata_world import MetadataWorld
@@ -40,7 +41,6 @@ ledgers = st.builds(
 streams = st.builds(
     StreamRecord,
     numbers.map(Epoch),
-    st.text(max_size=9),
     numbers,
     numbers,
     st.lists(ledgers, max_size=3).map(Ledgers.of),
@@ -98,15 +98,41 @@ def test_of_two_that_store_one_wins() -> None:
     async def scenario() -> None:
         catalog: Catalog = MetadataCatalog(MemoryMetadata())
         assert await catalog.load("s") == (StreamRecord(), 0)
-        record = StreamRecord().taken_over("me")
-        version = await catalog.store("s", record, 0, StreamRecord())
+        new, record, newer = StreamRecord(), StreamRecord().owned_by(Epoch(1)), StreamRecord().owned_by(Epoch(2))
+        version = await catalog.store([RecordChange("s", record, 0, new)], None)
         assert await catalog.load("s") == (record, version)
         with pytest.raises(CatalogConflict):
-            await catalog.store("s", record, 0, StreamRecord())
-        newer = await catalog.store("s", record.taken_over("you"), version, record)
-        assert newer > version
+            await catalog.store([RecordChange("s", record, 0, new)], None)
+        assert await catalog.store([RecordChange("s", newer, version, record)], None) > version
         with pytest.raises(CatalogConflict):
-            await catalog.store("s", record, version, record)
+            await catalog.store([RecordChange("s", record, version, record)], None)
+
+    asyncio.run(scenario())
+
+
+def test_an_owner_whose_topic_was_assigned_again_changes_no_record() -> None:
+    """Also if no other owner has changed the record yet, so that its version still fits."""
+
+    async def scenario() -> None:
+        catalog, mine, theirs = MetadataCatalog(MemoryMetadata()), Assignment("a", "1"), Assignment("b", "1")
+        epoch = await catalog.assign(Held("t", NOT_ASSIGNED), mine)
+        assert await catalog.assignment("t") == (mine, epoch)
+        assert await catalog.streams() == ["t"]
+        new, record = StreamRecord(), StreamRecord().owned_by(epoch)
+        change = RecordChange("t", record, 0, new)
+        with pytest.raises(CatalogConflict):
+            await catalog.store([change], Held("t", NOT_ASSIGNED))
+        version = await catalog.store([change, change._replace(stream="t#state")], Held("t", epoch))
+        assert await catalog.load("t#state") == (record, version)
+        later = await catalog.assign(Held("t", epoch), theirs)
+        assert later > version > epoch
+        with pytest.raises(CatalogConflict):
+            await catalog.assign(Held("t", epoch), mine)
+        stale = RecordChange("t", replace(record, next_offset=1), version, record)
+        with pytest.raises(CatalogConflict):
+            await catalog.store([stale], Held("t", epoch))
+        assert await catalog.load("t") == (record, version)
+        await catalog.store([stale], Held("t", later))
 
     asyncio.run(scenario())
 
@@ -153,7 +179,7 @@ def test_known_are_the_ledgers_of_all_streams() -> None:
         for number in (1, 2, 5):
             ledger = new_ledger(LedgerId(number), Epoch(1), 0, (), Copies(), Durability.FSYNC)
             record = replace(StreamRecord(), ledgers=Ledgers.of([ledger]))
-            await catalog.store(f"s{number}", record, 0, StreamRecord())
+            await catalog.store([RecordChange(f"s{number}", record, 0, StreamRecord())], None)
         assert catalog.known() == {1, 2, 5}
         await store.transact((), [("stream/s1", b"junk")])
         with pytest.raises(MetadataDamaged):

@@ -11,6 +11,7 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, LedgerDamaged, LedgerNotFound, LedgerUnrecoverable
 from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import CALL_SECONDS
+from pydanube.ports.catalog import RecordChange
 from pydanube.storage.stream.recovery import recover_ledger
 from pydanube.storage.stream.stream import Stream
 from pydanube.stream.ledgers import Ledgers
@@ -20,6 +21,10 @@ from pydanube.wire.batch import Batch
 from storage.stream_world import THREE, Nodes, Reached, Scene, batch, read_all, refused
 
 LEDGER, MAKER, RECOVERER = LedgerId(1), Epoch(1), Epoch(2)
+
+
+async def at_once() -> None:
+    """No other stream has to be fenced first."""
 
 
 def entry(offset: int) -> Batch:
@@ -49,7 +54,7 @@ def test_a_silent_node_holds_up_no_step_of_it(silent: int, copies: Copies) -> No
         record = await written(nodes, [copies.write] * 200, copies)
         nodes.silent.add(record.nodes[silent])
         began = scene.loop.time()
-        ending = await recover_ledger(record, RECOVERER, nodes)
+        ending = await recover_ledger(record, RECOVERER, nodes, at_once)
         assert ending.last == 199
         assert ending.newest == 200
         assert scene.loop.time() - began < CALL_SECONDS
@@ -61,7 +66,7 @@ def test_entries_are_read_and_finished_in_ranges() -> None:
     async def story(scene: Scene) -> None:
         nodes = scene.memory_nodes(3)
         record = await written(nodes, [3] * 200)
-        await recover_ledger(record, RECOVERER, nodes)
+        await recover_ledger(record, RECOVERER, nodes, at_once)
         assert nodes.calls["read"] <= 3 * 3  # the range, the end, and nothing more
 
     Scene().play(story)
@@ -95,7 +100,7 @@ def test_an_entry_that_may_have_been_acknowledged_is_never_dropped_whoever_is_sl
         record = await written(nodes, counts)
         if draw.random() < 0.7:
             nodes.silent.add(draw.choice(record.nodes))
-        ending = await recover_ledger(record, RECOVERER, nodes)
+        ending = await recover_ledger(record, RECOVERER, nodes, at_once)
         acknowledged = sum(count >= 2 for count in counts)
         there = sum(count >= 1 for count in counts)
         assert acknowledged <= ending.last + 1 <= there
@@ -141,7 +146,7 @@ def test_an_absence_counts_only_from_a_node_that_was_fenced_before_it_was_asked(
         record = await written(nodes, [0])
         first = nodes.nodes[record.nodes[0]]
         first.read = lambda *_: refused(LedgerDamaged("a part of it"))  # type: ignore[method-assign]
-        ending = await recover_ledger(record, RECOVERER, nodes)
+        ending = await recover_ledger(record, RECOVERER, nodes, at_once)
         assert ending.last == 0
 
     Scene().play(story)
@@ -154,9 +159,9 @@ def test_too_few_true_absences_decide_nothing() -> None:
         nodes.silent.add(record.nodes[0])  # the one that has the entry
         nodes.nodes[record.nodes[1]].read = lambda *_: refused(LedgerDamaged("a part of it"))  # type: ignore[method-assign]
         with pytest.raises(LedgerUnrecoverable):
-            await recover_ledger(record, RECOVERER, nodes)
+            await recover_ledger(record, RECOVERER, nodes, at_once)
         nodes.silent.clear()
-        assert (await recover_ledger(record, RECOVERER, nodes)).last == 0
+        assert (await recover_ledger(record, RECOVERER, nodes, at_once)).last == 0
 
     Scene().play(story)
 
@@ -173,7 +178,8 @@ async def gapped(scene: Scene, nodes: Nodes, knowing: int) -> Stream:
     if knowing:
         await everyone[0].append(LEDGER, MAKER, entry(2), 0)
     ledger = LedgerRecord(LEDGER, MAKER, Phase.SEALED, 0, 2, tuple(nodes.nodes), THREE, Durability.BUFFERED, 10, 1)
-    await scene.catalog.store("t", StreamRecord(MAKER, "token", 3, 1, Ledgers.of([ledger])), 0, StreamRecord())
+    change = RecordChange("t", StreamRecord(MAKER, 3, 1, Ledgers.of([ledger])), 0, StreamRecord())
+    await scene.catalog.store([change], None)
     return await scene.take(nodes, THREE, durability=Durability.BUFFERED, lazy=True)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pydanube.base.errors import CatalogConflict, DanubeError, NodeUnreachable, OwnershipLost
 from pydanube.base.ids import LedgerId
+from pydanube.ports.catalog import RecordChange
 from pydanube.storage.metadata.store import MemoryMetadata
 from pydanube.storage.stream.catalog import MetadataCatalog
 from pydanube.storage.stream.removal import remove_stream
@@ -37,10 +38,10 @@ def test_nothing_is_left_of_a_removed_stream() -> None:
         stream = await filled(scene, nodes)
         await stream.close()
         assert await ledgers(nodes)
-        await remove_stream("t", scene.catalog, nodes, scene.randomness)
+        await remove_stream("t", scene.catalog, nodes)
         assert await ledgers(nodes) == []
         assert await scene.catalog.streams() == []
-        await remove_stream("t", scene.catalog, nodes, scene.randomness)  # once more does no harm
+        await remove_stream("t", scene.catalog, nodes)  # once more does no harm
         again = await scene.take(nodes, copies=THREE)
         assert (again.first, again.next_offset) == (0, 0)
 
@@ -51,7 +52,7 @@ def test_an_owner_that_still_writes_cannot_go_on() -> None:
     async def story(scene: Scene) -> None:
         nodes = scene.memory_nodes(3)
         stream = await filled(scene, nodes)
-        await remove_stream("t", scene.catalog, nodes, scene.randomness)
+        await remove_stream("t", scene.catalog, nodes)
         with pytest.raises(DanubeError):
             await stream.append(batch(9))[1]
         with pytest.raises(OwnershipLost):
@@ -65,7 +66,7 @@ def test_an_owner_that_decides_in_the_same_moment_does_not_stop_it() -> None:
     async def story(scene: Scene) -> None:
         nodes = scene.memory_nodes(3)
         stream = await filled(scene, nodes)
-        removing = asyncio.ensure_future(remove_stream("t", scene.catalog, nodes, scene.randomness))
+        removing = asyncio.ensure_future(remove_stream("t", scene.catalog, nodes))
         await asyncio.gather(stream.trim(1), stream.close(), return_exceptions=True)
         await removing
         assert await scene.catalog.streams() == []
@@ -80,12 +81,12 @@ def test_what_a_node_could_not_delete_is_still_known_and_goes_later() -> None:
         await (await filled(scene, nodes)).close()
         nodes.down.add(list(nodes.nodes)[1])
         with pytest.raises(NodeUnreachable):
-            await remove_stream("t", scene.catalog, nodes, scene.randomness)
+            await remove_stream("t", scene.catalog, nodes)
         left = await ledgers(nodes)
         assert left
         assert frozenset(left) <= scene.catalog.known()
         nodes.down.clear()
-        await remove_stream("t", scene.catalog, nodes, scene.randomness)
+        await remove_stream("t", scene.catalog, nodes)
         assert await ledgers(nodes) == []
         assert await scene.catalog.streams() == []
 
@@ -100,7 +101,7 @@ def test_a_catalogue_that_does_not_answer_leaves_nothing_behind_in_the_end(seed:
         scene.catalog.unreliable = 0.4
         while True:
             try:
-                await remove_stream("t", scene.catalog, nodes, scene.randomness)
+                await remove_stream("t", scene.catalog, nodes)
                 break
             except DanubeError:
                 assert frozenset(await ledgers(nodes)) <= scene.catalog.known()
@@ -116,14 +117,14 @@ def test_a_version_of_a_removed_record_never_fits_a_new_one() -> None:
         store = MemoryMetadata()
         for catalog in (MetadataCatalog(store), scene.catalog):
             record, _ = await catalog.load("x")
-            old = await catalog.store("x", record, 0, StreamRecord())
+            old = await catalog.store([RecordChange("x", record, 0, StreamRecord())], None)
             await catalog.delete("x", old)
             assert await catalog.load("x") == (record, 0)
             with pytest.raises(CatalogConflict):
                 await catalog.delete("x", old)
-            new = await catalog.store("x", record, 0, StreamRecord())
+            new = await catalog.store([RecordChange("x", record, 0, StreamRecord())], None)
             with pytest.raises(CatalogConflict):
-                await catalog.store("x", record, old, record)
+                await catalog.store([RecordChange("x", record, old, record)], None)
             assert (await catalog.load("x"))[1] == new
             assert await catalog.streams() == ["x"]
 

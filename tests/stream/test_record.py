@@ -33,11 +33,11 @@ class Stream(RuleBasedStateMachine):
         self.used: list[tuple[int, int]] = []  # offset ranges of ledgers that were ever sealed
         self.end = NO_OFFSET  # the highest that was ever told
 
-    @rule(token=st.sampled_from(["a", "b"]))
-    def take_over(self, token: str) -> None:
+    @rule(later=st.integers(1, 3))
+    def take_over(self, later: int) -> None:
         before = self.record
-        self.record = before.taken_over(token)
-        assert self.record.owner == before.owner + 1
+        self.record = before.owned_by(Epoch(before.owner + later))
+        assert self.record.owner == before.owner + later
         assert (self.record.ledgers, self.record.next_offset) == (before.ledgers, before.next_offset)
         for stale in (before.owner, Epoch(self.record.owner + 1)):
             with pytest.raises(OwnershipLost):
@@ -132,7 +132,7 @@ TestStream.settings = settings(max_examples=60, stateful_step_count=25, deadline
 
 
 def opened() -> StreamRecord:
-    record = StreamRecord().taken_over("me")
+    record = StreamRecord().owned_by(Epoch(1))
     return record.opened(record.owner, ledger(1, record.owner, 0))
 
 

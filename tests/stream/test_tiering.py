@@ -21,7 +21,7 @@ def record_of(*mebibytes: int) -> StreamRecord:
         )
         for at, size in enumerate(mebibytes)
     ]
-    return StreamRecord(Epoch(1), "", len(mebibytes) * 10, 1, Ledgers.of(ledgers))
+    return StreamRecord(Epoch(1), len(mebibytes) * 10, 1, Ledgers.of(ledgers))
 
 
 def planned_mebibytes(record: StreamRecord, settings: TierSettings, now: int = 0) -> int | None:

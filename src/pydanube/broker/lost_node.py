@@ -11,14 +11,15 @@ from typing import NamedTuple
 from pydanube.base.errors import NodeDirectoryInvalid
 from pydanube.base.ids import NodeIdentity
 from pydanube.broker.directory.directory import Directory
-from pydanube.broker.state.log import state_stream
 from pydanube.metadata.tables import STORAGE_NODE
+from pydanube.ports.catalog import RecordChange
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
 from pydanube.storage.metadata.raft import RaftMetadata
 from pydanube.storage.metadata.table import Table
 from pydanube.storage.node.node_file import read_node_file
 from pydanube.storage.stream.catalog import MetadataCatalog
+from pydanube.stream.assignment import state_stream
 from pydanube.stream.record import StreamRecord
 
 
@@ -104,9 +105,9 @@ async def _forget(metadata: RaftMetadata, identity: NodeIdentity) -> None:
         only_here = [ledger.id for ledger in record.ledgers if ledger.nodes == (identity,)]
         for part in record.ledgers.in_parts(only_here[1:-1]):  # the first and the last show what is lost
             before, record = record, record.without(part)
-            version = await catalog.store(stream, record, version, before)
+            version = await catalog.store([RecordChange(stream, record, version, before)], None)
         left = record.without_node(stream, identity)
         if left is not record:
-            await catalog.store(stream, left, version, record)
+            await catalog.store([RecordChange(stream, left, version, record)], None)
     node = Table(metadata, STORAGE_NODE)
     await node.replace("", node.version(), None, reserve=True)

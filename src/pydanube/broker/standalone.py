@@ -29,6 +29,7 @@ from pydanube.broker.door.door import Door
 from pydanube.broker.door.metrics import Page, Source
 from pydanube.broker.door.process import Process
 from pydanube.broker.limits.disk_room import DiskRoom, check_new, reserve_of
+from pydanube.broker.routing.router import Router
 from pydanube.ports.clock import Clock
 from pydanube.ports.segments import Segments
 from pydanube.storage.checked_clock import CheckedClock
@@ -113,10 +114,12 @@ class Broker:
         watch = CheckedClock(clock)
         watch.begin(storage.catalog.newest_time())
         self._backups = Backups(self._metadata, self._node, room, settings.node.copy_bytes_per_second)
+        router = Router.of(self._metadata.identity, self._metadata, storage.catalog, randomness)
+        await router.begin()
         self.door = Door(
-            directory, storage.catalog, storage.nodes, watch, randomness, cache=cache, backups=self._backups,
-            auto_create=settings.auto_create, room=room, tier=tier, space=self._space, claim=claim,
-            authorise=settings.authorise,
+            directory, storage.catalog, storage.nodes, watch, randomness, router=router, cache=cache,
+            backups=self._backups, auto_create=settings.auto_create, room=room, tier=tier, space=self._space,
+            claim=claim, authorise=settings.authorise,
         )  # fmt: skip
         self.door.presence.guards.append(self._node.guard)
 

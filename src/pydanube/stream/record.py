@@ -41,8 +41,7 @@ class LostRange:
 class StreamRecord:
     """A stream's ledgers in offset order; all but the last are sealed."""
 
-    owner: Epoch = Epoch(0)
-    token: str = ""  # of the owner, who recognizes its own change by it if the answer was lost
+    owner: Epoch = Epoch(0)  # who stored it: the epoch of an owner is that of its topic's assignment
     next_offset: int = 0  # no later ledger starts below it
     newest: int = 0  # append time of the last entry of the sealed ledgers: no later entry has an earlier one
     ledgers: Ledgers = field(default_factory=Ledgers)
@@ -69,8 +68,10 @@ class StreamRecord:
             return max(NO_OFFSET if last is None else last, self.cold.end - 1, self.kept_from - 1, lost)
         return self.next_offset - 1
 
-    def taken_over(self, token: str) -> StreamRecord:
-        return replace(self, owner=Epoch(self.owner + 1), token=token)
+    def owned_by(self, epoch: Epoch) -> StreamRecord:
+        """The record in the hands of the owner with this epoch, which is stored with its first change."""
+        assert epoch >= self.owner
+        return replace(self, owner=epoch)
 
     def check_owner(self, epoch: Epoch) -> None:
         if epoch != self.owner:

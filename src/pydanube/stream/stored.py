@@ -46,7 +46,6 @@ def encode_stream(stored: StoredStream) -> bytes:
     record, ledgers = stored.record, stored.record.ledgers
     fields: dict[str, Any] = {
         "owner": record.owner,
-        "token": record.token,
         "next_offset": record.next_offset,
         "newest": record.newest,
         "kept_from": record.kept_from,
@@ -101,7 +100,6 @@ def decode_stream(value: bytes) -> StoredStream:
     listed = tuple(_ledger(_Fields(ledger)) for ledger in fields.items("ledgers"))
     record = StreamRecord(
         Epoch(fields.number("owner")),
-        fields.text("token"),
         fields.number("next_offset"),
         fields.number("newest"),
         Ledgers((), listed, fields.number("paged", older=0)),

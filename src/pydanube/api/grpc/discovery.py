@@ -10,7 +10,7 @@ from pydanube.base.errors import TopicNotFound
 from pydanube.base.names import parse_topic
 
 danube = Messages("danube")
-CONNECT = 1
+REDIRECT, CONNECT = range(2)
 
 
 class DiscoveryService:
@@ -20,11 +20,14 @@ class DiscoveryService:
         self._url = url  # where clients reach the broker
 
     async def topic_lookup(self, call: Call, request: Any) -> Any:
-        """Every topic is served here. `TopicNotFound` if it does not exist, which tells clients to create it here."""
+        """`TopicNotFound` if the topic does not exist, which tells clients to create it here."""
         if not await self._names(call, request.topic):
             raise TopicNotFound(f"topic {request.topic} does not exist")
+        kind, url, elsewhere = CONNECT, self._url, await call.session.topics.address_elsewhere(request.topic)
+        if elsewhere is not None:
+            kind, url = REDIRECT, f"{self._url.partition('://')[0]}://{elsewhere}"
         return danube.TopicLookupResponse(
-            request_id=request.request_id, response_type=CONNECT, connect_url=self._url, broker_url=self._url
+            request_id=request.request_id, response_type=kind, connect_url=url, broker_url=url
         )
 
     async def topic_partitions(self, call: Call, request: Any) -> Any:

@@ -107,6 +107,7 @@ __all__ = [
     "NotAnswered",
     "NotLeader",
     "NotOpened",
+    "NotOwner",
     "NotReliable",
     "NotServed",
     "NothingReceived",

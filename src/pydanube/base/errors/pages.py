@@ -12,7 +12,7 @@ _PAGES = {
     "client.md#which-error": "channel_invalid internal not_allowed",
     "client.md#sending": "producer_busy topic_busy",
     "client.md#when-a-message-is-bad": "batch_invalid batch_too_large batch_unreadable key_too_long message_too_large",
-    "client.md#when-the-connection-breaks": "connection_lost producer_fenced producer_unknown topic_closed",
+    "client.md#when-the-connection-breaks": "connection_lost not_owner producer_fenced producer_unknown topic_closed",
     "client.md#when-the-broker-does-not-answer": "not_answered",
     "client.md#threads-callbacks-and-forks": "client_forked other_loop",
     "client.md#your-own-sequence-numbers": (

@@ -235,6 +235,14 @@ class TopicClosed(DanubeError):
     help = "Look the topic up again and connect to its owner."
 
 
+class NotOwner(DanubeError):
+    """Another broker serves the topic."""
+
+    blame = "environment"
+    retriable = True
+    help = "Connect to the broker that the message names, or look the topic up again in a moment."
+
+
 class NotReliable(DanubeError):
     """The topic is not reliable: it stores nothing, so it cannot do this."""
 

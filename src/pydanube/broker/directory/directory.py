@@ -8,7 +8,7 @@ topic that is created under the name of a deleted one has none of its data.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,18 +25,21 @@ from pydanube.base.errors import (
     TopicLimitReached,
     TopicNotFound,
 )
-from pydanube.base.limits import NAMESPACES_MAX, PARTITIONS_MAX
+from pydanube.base.limits import METADATA_OPERATIONS_MAX, NAMESPACES_MAX, PARTITIONS_MAX
 from pydanube.base.names import DEFAULT_NAMESPACE, TopicName, check_namespace
 from pydanube.base.wording import many
 from pydanube.metadata.records import RequestedChange
 from pydanube.metadata.tables import NAMESPACES, TOPIC_IDS, TOPICS, TURNS, topic_key
 from pydanube.ports.metadata import MetadataStore
 from pydanube.storage.metadata.table import Edit, Table, edited
+from pydanube.storage.stream.assignments import Assignments
+from pydanube.stream.assignment import Assignment
 from pydanube.topic.policies import Policies
 from pydanube.topic.record import TopicRecord
 
 SYSTEM_NAMESPACE = "system"
 IDS_AT_ONCE = 1_000  # reserved in one transaction
+OPERATIONS_BESIDE = 4  # that are added to a transaction after those of assignments
 
 
 class Directory:
@@ -48,6 +51,8 @@ class Directory:
         self._topics = Table(store, TOPICS)
         self._turns = Table(store, TURNS)
         self._reserved = Table(store, TOPIC_IDS)
+        self._assignments = Assignments(store)
+        self.owner: Assignment | None = None  # of new topics; without one, they are assigned when they are first used
         self._ids = range(0)  # reserved for topics that are not created yet
         self._reserving = asyncio.Lock()
 
@@ -112,11 +117,6 @@ class Directory:
     def topic_count(self, namespace: str) -> int:
         return self._topics.count(f"{namespace}/")
 
-    def reliable_partitions(self, besides: Container[int] = ()) -> Iterator[TopicName]:
-        """The partitions of all reliable topics but those with these ids, read lazily because there may be many."""
-        for record in self.everything():
-            yield from record.partition_names() if record.reliable and record.id not in besides else ()
-
     def everything(self) -> Iterator[TopicRecord]:
         """All topics of all namespaces, read lazily because there may be many."""
         return (row.record for row in self._topics.scan())
@@ -156,6 +156,8 @@ class Directory:
                 raise TopicExists(f"topic {name} already exists")
             limit = _existing(name.namespace, edit.read(self._namespaces, name.namespace)).topics_max
             edit.add(self._topics.put(topic_key(name), record))
+            if self.owner is not None:
+                self._assign(edit, record, self.owner)
             if limit is not None:  # one topic at a time, so that two calls cannot both create the last one
                 if self.topic_count(name.namespace) >= limit:
                     raise TopicLimitReached(
@@ -166,6 +168,13 @@ class Directory:
             return record
 
         return await edited(self.store, create)
+
+    def _assign(self, edit: Edit, record: TopicRecord, owner: Assignment | None) -> None:
+        """Assigns as many partitions as fit the transaction: others are assigned when they are first used, and taken
+        from their owners when they are removed."""
+        room = METADATA_OPERATIONS_MAX - OPERATIONS_BESIDE - len(edit.checks) - len(edit.changes)
+        topics = [record.stream(name.partition) for name in record.partition_names()[: max(0, room)]]
+        edit.add(*(self._assignments.change(topic, owner) for topic in topics))
 
     async def _new_id(self) -> int:
         """A number that no topic has ever had. Numbers are reserved in blocks; what is left at a stop is never used."""
@@ -214,6 +223,7 @@ class Directory:
         def delete(edit: Edit) -> TopicRecord:
             record = _found(name, edit.read(self._topics, topic_key(name)))
             edit.add(self._topics.put(topic_key(name), None), *extra)
+            self._assign(edit, record, None)  # its owner can change no record of it any more
             return record
 
         return await edited(self.store, delete)

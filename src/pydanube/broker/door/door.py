@@ -27,6 +27,8 @@ from pydanube.broker.door.process import Process
 from pydanube.broker.door.session import Origin, Session
 from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.intake import Account, Intake
+from pydanube.broker.routing.losses import Losses
+from pydanube.broker.routing.router import Router
 from pydanube.broker.serving.dead_letters import publish_dead_letter
 from pydanube.broker.serving.house import Housekeeping
 from pydanube.broker.serving.leftovers import Leftovers
@@ -62,6 +64,7 @@ class Door:
         clock: Clock,
         randomness: Randomness,
         *,
+        router: Router | None = None,
         cache: TailCache | None = None,
         auto_create: bool = True,
         room: DiskRoom | None = None,
@@ -90,7 +93,11 @@ class Door:
             catalog, nodes, self.clock, randomness, self.cache, self._publish_dead_letter, tier, self.offload,
             defaults=defaults or TopicOptions(),
         )  # fmt: skip
-        self.topics = OpenTopics(directory, self.around, self.room, self.authorise, auto_create=auto_create)
+        self.router = router or Router.of("", directory.store, catalog, randomness)
+        directory.owner = self.router.me
+        self.topics = OpenTopics(
+            directory, self.router, self.around, self.room, self.authorise, auto_create=auto_create
+        )
         self.spreading = Spreading(self.topics, directory, self.pending, self.errands)
         self.tiering = (
             None if tier is None else Tiering(tier, self.clock, self.topics.reliable_topics, space=space, claim=claim)
@@ -115,7 +122,9 @@ class Door:
             self.topics, self.tiers, self.tiering, self.pipelines, self.sinks, self.presence, self.cache, self.clock,
             self.room, self.leasing,
         )  # fmt: skip
-        loops = (self.housekeeping, self.sinks, self.room, self.topic_changes, self.tiering)
+        self.losses = Losses(self.router.assignments, self.router.me, self.topics.lose, self.topics.lose_moved)
+        self.losses.begin()
+        loops = (self.housekeeping, self.sinks, self.room, self.topic_changes, self.tiering, self.losses)
         self.presence.guards += [each.guard for each in loops if each is not None]
         self._loop = asyncio.get_running_loop()
         self._reopening: Task[None] | None = None
@@ -161,8 +170,13 @@ class Door:
     def reopen(self) -> None:
         """Opens all topics that store messages in the background, so that retention and expiry work without clients."""
         assert self._reopening is None
-        self._reopening = self._loop.create_task(reopen(self.topics, self.spreading, self.directory))
+        self._reopening = self._loop.create_task(self._reopen())
         self.sinks.resume()
+
+    async def _reopen(self) -> None:
+        if self.process is not None:
+            await self.router.announce(self.process.address.address)
+        await reopen(self.topics, self.spreading, self.directory)
 
     async def close(self) -> None:
         """Accepts no new work, makes every topic durable, and closes it."""
@@ -172,6 +186,7 @@ class Door:
         background = [task for task in (self._reopening, self._moving) if task is not None]
         for task in background:
             task.cancel()
+        await self.losses.close()
         await self.topics.give_up_opening()
         await asyncio.gather(*background, return_exceptions=True)
         await self.sinks.close()

@@ -19,10 +19,10 @@ from pydanube.base.errors import DanubeError
 from pydanube.base.limits import TOPICS_OPENING_MAX
 from pydanube.broker.cold.tiering import Tiering
 from pydanube.broker.directory.directory import Directory
-from pydanube.broker.state.log import state_stream
 from pydanube.broker.topic.dependencies import TopicDependencies
 from pydanube.storage.futures import cancel_all
 from pydanube.storage.stream.removal import remove_stream
+from pydanube.stream.assignment import state_stream
 from pydanube.topic.record import TopicRecord, topic_of_stream
 
 log = logging.getLogger(__name__)
@@ -77,12 +77,12 @@ class Leftovers:
         await cancel_all(self._removing.values())
 
     async def _remove(self, stream: str) -> None:
-        catalog, nodes, _, randomness = self._dependencies.of_streams
+        dependencies = self._dependencies
         if self._tiering is not None:
             await self._tiering.finished(stream)  # otherwise it could create an object after the last was deleted
         async with self._turns:
             try:
-                await remove_stream(stream, catalog, nodes, randomness, self._dependencies.cold)
+                await remove_stream(stream, dependencies.catalog, dependencies.nodes, dependencies.cold)
             except DanubeError as error:
                 log.warning("could not delete %s of a deleted topic yet: %s", stream, error)
                 return

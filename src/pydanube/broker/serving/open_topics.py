@@ -19,6 +19,7 @@ from pydanube.base.errors import (
     DanubeError,
     NotAllowed,
     OffsetsDamaged,
+    OwnershipLost,
     TopicClosed,
     TopicExists,
     TopicKindDiffers,
@@ -29,6 +30,7 @@ from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.broker.limits.quotas import Usage
+from pydanube.broker.routing.router import HERE, Elsewhere, Router
 from pydanube.broker.serving.leftovers import cut_off
 from pydanube.broker.serving.open_topic import OpenTopic, topic_options
 from pydanube.broker.topic.best_effort import BestEffortTopic
@@ -56,6 +58,7 @@ class OpenTopics:
     def __init__(
         self,
         directory: Directory,
+        router: Router,
         dependencies: TopicDependencies,
         room: DiskRoom,
         authorise: Authorise,
@@ -63,6 +66,7 @@ class OpenTopics:
         auto_create: bool,
     ) -> None:
         self.auto_create = auto_create
+        self.router = router
         self.interrupted: Spreading | None = None  # has changes that must be finished before a topic is served
         self.watchers: list[Watcher] = []  # called with each topic that stores messages, before any client uses it
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
@@ -265,10 +269,11 @@ class OpenTopics:
         policies = record.policies.over(namespace)
         async with self._turns:
             options = topic_options(record, policies, self._dependencies.defaults)
+            tenure = await self.router.tenure(record, name)
             if record.reliable:
                 try:
-                    kept = await Topic.open(record.stream(name.partition), self._dependencies, options, str(name))
-                except asyncio.CancelledError:
+                    kept = await Topic.open(tenure, self._dependencies, options, str(name))
+                except (asyncio.CancelledError, OwnershipLost):
                     self._directory.get(name)  # raises `TopicNotFound` for the callers if it was deleted
                     raise
                 for watcher in self.watchers:
@@ -279,8 +284,12 @@ class OpenTopics:
         current = self._directory.find(name)  # it may have changed meanwhile
         if current is None or current.id != record.id:
             deleted = TopicNotFound(f"topic {name} was deleted")
-            await served.close(deleted)
+            await served.close(deleted, seal=False)
             raise deleted
+        place = self.router.where(record, name)
+        if isinstance(place, Elsewhere):  # it was moved after the last of its streams was opened
+            await served.close(seal=False)
+            raise place.refusal(name)
         opened = self._opened[name] = OpenTopic(name, record, served, policies, self._room, changing=changing)
         self._follow(opened, current, self._directory.policies(name.namespace))
         opened.settle_usage()
@@ -309,12 +318,29 @@ class OpenTopics:
             del self._opened[lost.name]
             await lost.end(TopicClosed(f"this broker no longer serves {lost.name}"))
 
+    async def lose(self, topic: str) -> None:
+        """Called with a topic that was assigned to another broker: ends its users here, who look it up again."""
+        for each in self.opened():
+            if each.record.stream(each.name.partition) == topic:
+                await self._lose(each)
+
+    async def lose_moved(self) -> None:
+        """Ends all topics that are assigned to another broker now."""
+        for each in self.opened():
+            if self.router.where(each.record, each.name) is not HERE:
+                await self._lose(each)
+
+    async def _lose(self, moved: OpenTopic) -> None:
+        if moved.topic.reliable:
+            moved.reliable.lose(OwnershipLost(f"{moved.name} was assigned to another broker"))
+        await self.let_go(moved)
+
     async def end(self, record: TopicRecord) -> None:
         """Ends a topic that was deleted, and tells the clients that use it or wait for it."""
         deleted, names = TopicNotFound(f"topic {record.name} was deleted"), record.partition_names()
         opened = [self._opened.pop(name) for name in names if name in self._opened]
         opening = [self._opening.pop(name) for name in names if name in self._opening]
-        await asyncio.gather(*(each.end(deleted) for each in opened))
+        await asyncio.gather(*(each.end(deleted, seal=False) for each in opened))  # no ledger of it is needed again
         if opening:
             await cut_off(opening)
             await self._directory.settled()  # what they decided must be visible before leftovers are looked for
@@ -349,14 +375,14 @@ class OpenTopics:
 
     async def _count_closed(self, namespace: str) -> None:
         """Counts topics that are not open. After an unclean stop the length of the last ledger is unknown, so such a
-        topic is opened."""
+        topic is opened, unless another broker owns it: then what is sealed is counted."""
         usage = self._usages[namespace]
         for record in self._directory.topics(namespace):
             for name in record.partition_names() if record.reliable else ():
                 if name in self._opened or name in self._opening:
                     continue
                 stream, _ = await self._dependencies.catalog.load(record.stream(name.partition))
-                if stream.unsealed is None:
+                if stream.unsealed is None or self.router.where(record, name) is not HERE:
                     usage.set(str(name), stream.bytes)
                     continue
                 try:

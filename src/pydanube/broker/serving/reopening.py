@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterator
 
 from pydanube.access.principals import SYSTEM
 from pydanube.access.rights import Action
-from pydanube.base.errors import DanubeError, TopicNotFound
+from pydanube.base.errors import DanubeError, NotOwner, TopicNotFound
 from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import TopicName
 from pydanube.broker.directory.directory import Directory
@@ -28,7 +28,8 @@ async def reopen(topics: OpenTopics, spreading: Spreading, directory: Directory)
     begun = spreading.begun()
     interrupted = [record for record in directory.everything() if record.id in begun] if begun else []
     deleted = begun - {record.id for record in interrupted}  # topics that were deleted during the change
-    waiting, resuming = directory.reliable_partitions(begun), iter(interrupted)
+    records = (record for record in directory.everything() if record.reliable and record.id not in begun)
+    waiting, resuming = (name for record in records for name in topics.router.local(record)), iter(interrupted)
     await asyncio.gather(
         *(_open_next(topics, waiting) for _ in range(TOPICS_REOPENING)),
         *(_resume_next(topics, spreading, resuming) for _ in range(TOPICS_RESUMING)),
@@ -45,7 +46,7 @@ async def _open_next(topics: OpenTopics, waiting: Iterator[TopicName]) -> None:
 async def _resume_next(topics: OpenTopics, spreading: Spreading, interrupted: Iterator[TopicRecord]) -> None:
     for record in interrupted:
         if await _try(str(record.name), spreading.finish(record)) and record.reliable:
-            await _open_next(topics, iter(record.partition_names()))
+            await _open_next(topics, topics.router.local(record))
 
 
 async def _try(what: str, work: Awaitable[object]) -> bool:
@@ -55,6 +56,8 @@ async def _try(what: str, work: Awaitable[object]) -> bool:
         return True
     except TopicNotFound:
         pass  # it was deleted meanwhile
+    except NotOwner:
+        pass  # it was assigned to another broker meanwhile, which opens it
     except DanubeError as error:
         log.warning("could not reopen %s at startup; it is opened on first use: %s", what, error)
     except Exception:

@@ -19,11 +19,11 @@ from pydanube.base.limits import LEDGERS_A_TURN, READ_AHEAD_BYTES
 from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.serving.open_topics import OpenTopics
-from pydanube.broker.state.log import state_stream
 from pydanube.broker.topic.dependencies import TopicDependencies
 from pydanube.broker.work.jobs import JobAnswer, Jobs
 from pydanube.storage.stream.settings import StreamSettings
-from pydanube.storage.stream.stream import Stream
+from pydanube.storage.stream.stream import Stream, StreamToOpen
+from pydanube.stream.assignment import state_stream
 from pydanube.stream.record import LedgerRecord, LostRange
 from pydanube.topic.record import TopicRecord
 from pydanube.topic.records import SubscriptionDeleted, decode
@@ -120,10 +120,9 @@ class Salvage:
         try:
             opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(name))
         except OffsetsDamaged:
-            closed = record.stream(name.partition)
-            await self._closed(state_stream(closed), name, "state", accept, examined)
+            await self._closed(record, name, "state", accept, examined)
             if not accept:
-                await self._closed(closed, name, "messages", accept, examined)
+                await self._closed(record, name, "messages", accept, examined)
                 return
             opened = await self._topics.open(SYSTEM, Action.TOPIC_SERVE, str(name))
         topic = opened.reliable
@@ -138,12 +137,14 @@ class Salvage:
             for host in topic.subscriptions.values():
                 host.retry_reading()
 
-    async def _closed(self, stream_name: str, name: TopicName, what: str, accept: bool, examined: Examined) -> None:
-        """Examines a stream that is not open."""
-        title, dependencies = f"the state of {name}" if what == "state" else str(name), self._dependencies
-        stream = await Stream.take(
-            stream_name, *dependencies.of_streams, StreamSettings(lazy=True), dependencies.cold, title
-        )
+    async def _closed(self, record: TopicRecord, name: TopicName, what: str, accept: bool, examined: Examined) -> None:
+        """Examines one stream of a topic that is not open."""
+        tenure, dependencies = await self._topics.router.tenure(record, name), self._dependencies
+        stream_name, title = tenure.topic, str(name)
+        if what == "state":
+            stream_name, title = state_stream(stream_name), f"the state of {name}"
+        wanted = StreamToOpen(stream_name, StreamSettings(lazy=True), dependencies.cold, title)
+        [stream] = await Stream.open_all(tenure, dependencies.nodes, dependencies.clock, [wanted])
         try:
             found = await _look(stream, name, what, accept)
             examined.found.extend(found)

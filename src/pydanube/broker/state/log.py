@@ -352,8 +352,3 @@ class StateLog:
             await asyncio.gather(self.barrier(), return_exceptions=True)
         self._broken = self._broken or TopicClosed(f"{self._stream.name} is closed")
         await cancel_all((self._compacting, self._repairing, self._trimming))
-
-
-def state_stream(stream: str) -> str:
-    """The name of the stream with the state of the topic whose messages are in `stream`."""
-    return f"{stream}#state"

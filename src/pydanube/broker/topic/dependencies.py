@@ -46,10 +46,5 @@ class TopicDependencies:
     defaults: TopicOptions = field(default_factory=TopicOptions)  # copies and sizes, which no policy sets
 
     @property
-    def of_streams(self) -> tuple[Catalog, StorageNodes, CheckedClock, Randomness]:
-        """What the streams of a topic need, in the order of the parameters of `Stream.take`."""
-        return self.catalog, self.nodes, self.clock, self.randomness
-
-    @property
     def cold(self) -> ColdReader | None:
         return None if self.tier is None else self.tier.reader

@@ -11,9 +11,8 @@ from asyncio import Future
 from collections.abc import Mapping
 from typing import Any
 
-from pydanube.base.errors import DanubeError, ProducerUnknown, SinkBlocked, TopicClosed
+from pydanube.base.errors import DanubeError, OwnershipLost, ProducerUnknown, SinkBlocked, TopicClosed
 from pydanube.base.ids import Epoch
-from pydanube.broker.state.log import state_stream
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.backlog import Backlog
@@ -29,14 +28,16 @@ from pydanube.broker.topic.served import LATEST, STORES_NOTHING, ConnectsConsume
 from pydanube.broker.topic.trimming import Trimming
 from pydanube.storage.stream.cold import tier_bounds
 from pydanube.storage.stream.settings import StreamSettings
-from pydanube.storage.stream.stream import Stream
+from pydanube.storage.stream.stream import Stream, StreamToOpen
+from pydanube.storage.stream.tenure import Tenure
+from pydanube.stream.assignment import state_stream
 from pydanube.topic.dedup import Renewal
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
 
 class Topic(ConnectsConsumers):
-    """Created by `Topic.open`, which takes it from its previous owner."""
+    """Created by `Topic.open`."""
 
     reliable = True
     drops: Mapping[str, int] = {}  # its subscriptions drop messages and count them; it drops none itself
@@ -64,19 +65,15 @@ class Topic(ConnectsConsumers):
 
     @classmethod
     async def open(
-        cls, stream: str, dependencies: TopicDependencies, options: TopicOptions, name: str | None = None
+        cls, tenure: Tenure, dependencies: TopicDependencies, options: TopicOptions, name: str | None = None
     ) -> Topic:
-        """Takes the stream of messages, then that of the state, and loads both.
+        """Opens the streams of messages and of state together, for the owner of the topic, and loads both.
 
         `name` is the topic's name for people; the streams have their own names.
         """
-        name = name or stream
-        messages = await _take_messages(stream, name, dependencies, options)
-        try:
-            state = await _take_state(stream, name, dependencies, options)
-        except BaseException:
-            await messages.close()
-            raise
+        name = name or tenure.topic
+        wanted = [_messages(tenure.topic, name, dependencies, options), _state(tenure.topic, name, options)]
+        messages, state = await Stream.open_all(tenure, dependencies.nodes, dependencies.clock, wanted)
         topic = cls(name, options, dependencies, messages, state)
         try:
             await topic._core.log.load()
@@ -97,11 +94,16 @@ class Topic(ConnectsConsumers):
 
     @property
     def epoch(self) -> Epoch:
-        return self.ledger.stream.epoch
+        return self.ledger.stream.tenure.epoch
 
     @property
     def lost(self) -> bool:
         return self._core.lost
+
+    def lose(self, why: OwnershipLost) -> None:
+        """Called when another broker owns the topic: nothing more is accepted or confirmed here."""
+        self.ledger.stream.lose(why)
+        self.state_stream.lose(why)
 
     @property
     def closed(self) -> bool:
@@ -296,13 +298,13 @@ class Topic(ConnectsConsumers):
         await self.ledger.stream.close(seal=seal)
 
 
-async def _take_messages(stream: str, name: str, dependencies: TopicDependencies, options: TopicOptions) -> Stream:
+def _messages(stream: str, name: str, dependencies: TopicDependencies, options: TopicOptions) -> StreamToOpen:
     size, age = tier_bounds(dependencies.tier, options.ledger_bytes, options.ledger_seconds)
     settings = StreamSettings(options.copies, options.durability, size, age, ledgers_listed=options.ledgers_listed)
-    return await Stream.take(stream, *dependencies.of_streams, settings, dependencies.cold, name)
+    return StreamToOpen(stream, settings, dependencies.cold, name)
 
 
-async def _take_state(stream: str, name: str, dependencies: TopicDependencies, options: TopicOptions) -> Stream:
-    """Takes the state stream, which is always synced, even if the messages are only buffered."""
+def _state(stream: str, name: str, options: TopicOptions) -> StreamToOpen:
+    """The state is always synced, even if the messages are only buffered."""
     settings = StreamSettings(options.copies, lazy=True, reserve=True, ledgers_listed=options.ledgers_listed)
-    return await Stream.take(state_stream(stream), *dependencies.of_streams, settings, None, f"the state of {name}")
+    return StreamToOpen(state_stream(stream), settings, None, f"the state of {name}")

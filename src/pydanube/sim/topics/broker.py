@@ -25,6 +25,7 @@ from pydanube.sim.topics.sessions import ClientSession, listener_of
 from pydanube.sim.topics.tiering import read_through, truncate_now_and_then
 from pydanube.sim.topics.visitors import visit_now_and_then
 from pydanube.sim.world.world import Machine
+from pydanube.stream.assignment import Held
 
 if TYPE_CHECKING:
     from pydanube.sim.topics.world import TopicWorld
@@ -80,6 +81,7 @@ class TopicBroker:
         """Opens a topic, and runs its clients as long as it is served here."""
         door, trace = self.door, self.world.loop.trace
         try:
+            await self._take(memory)
             opened = await door.topics.open(SYSTEM, Action.TOPIC_SERVE, memory.name)
             topic = opened.reliable
             life = door.observer.life_of(topic)
@@ -93,6 +95,13 @@ class TopicBroker:
         for client in clients:
             client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
+
+    async def _take(self, memory: TopicMemory) -> None:
+        """Assigns the topic to this broker, as a manager of load would, if another one has it."""
+        assignments, me = self.door.router.assignments, self.door.router.me
+        owner, epoch = assignments.get(memory.stream)
+        if owner is not None and owner.broker != me.broker:
+            await assignments.assign(Held(memory.stream, epoch), me)
 
     def _clients(self, topic: Topic, memory: TopicMemory, life: int) -> list[Coroutine[Any, Any, None]]:
         traits = self.world.plan.traits

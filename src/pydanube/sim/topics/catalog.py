@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pydanube.base.ids import LedgerId
+from pydanube.ports.catalog import RecordChange
 from pydanube.ports.metadata import MetadataStore
 from pydanube.storage.stream.catalog import MetadataCatalog
+from pydanube.stream.assignment import Held
 from pydanube.stream.record import StreamRecord
 
 Stored = Callable[[str, StreamRecord, int], None]  # stream, record, version
@@ -27,10 +29,11 @@ class ObservedCatalog(MetadataCatalog):
         self._observe(stream, record, version)
         return record, version
 
-    async def store(self, stream: str, record: StreamRecord, version: int, before: StreamRecord) -> int:
-        stored = await super().store(stream, record, version, before)
-        self._observe(stream, before, version)
-        self._observe(stream, record, stored)
+    async def store(self, changes: Sequence[RecordChange], held: Held | None) -> int:
+        stored = await super().store(changes, held)
+        for stream, record, version, before in changes:
+            self._observe(stream, before, version)
+            self._observe(stream, record, stored)
         return stored
 
     async def next_ledger_id(self) -> LedgerId:

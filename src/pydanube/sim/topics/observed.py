@@ -29,9 +29,10 @@ CLOCK_DISTRUST_SECONDS = 2.0  # a run is too short to wait an hour until a clock
 class Observer:
     """Sees what one life of a broker does."""
 
-    def __init__(self, world: TopicWorld, clock: SimClock) -> None:
+    def __init__(self, world: TopicWorld, name: str, clock: SimClock) -> None:
         self.clock = CheckedClock(clock, CLOCK_DISTRUST_SECONDS)
         self._world = world
+        self._name = name  # of the broker
         self._machine_clock, self._started_at = clock, clock.monotonic()
         self._lives: dict[Topic, int] = {}
 
@@ -46,7 +47,7 @@ class Observer:
         if memory is None:
             return  # it has dead letters
         world.loop.trace("opened", str(name), topic.epoch)
-        if world.owner_epoch(memory.stream) not in (None, topic.epoch):
+        if world.owner(memory.stream) not in (None, self._name):
             return
         memory.history.instance += 1
         memory.history.lossy |= world.is_buffered(memory)

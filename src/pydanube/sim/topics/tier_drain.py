@@ -7,7 +7,6 @@ from collections import Counter
 
 from pydanube.access.principals import SYSTEM
 from pydanube.base.errors import SegmentDamaged, SegmentMissing
-from pydanube.broker.state.log import state_stream
 from pydanube.broker.topic.topic import Topic
 from pydanube.metadata.tables import STREAMS
 from pydanube.sim.streams.reading import read_patiently
@@ -17,6 +16,7 @@ from pydanube.sim.topics.tiering import LISTED_MAX, segments_of, tier_settings
 from pydanube.sim.topics.world import TopicWorld
 from pydanube.storage.metadata.table import Table
 from pydanube.storage.stream.cold import ColdReader
+from pydanube.stream.assignment import state_stream
 from pydanube.stream.cold import SegmentIndex
 from pydanube.stream.record import StreamRecord
 from pydanube.stream.tiering import next_segment, outlived

@@ -5,7 +5,7 @@ It sees every record when it is stored, every object when it is created or delet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,8 +37,15 @@ def rows_of(batch: Batch) -> list[Row]:
 class TierHistory:
     """Watches the catalogue and the objects of one world."""
 
-    def __init__(self, history: History, objects: SimObjects, loop: SimLoop, names: dict[str, str]) -> None:
-        """`names` has the topic of each stream."""
+    def __init__(
+        self,
+        history: History,
+        objects: SimObjects,
+        loop: SimLoop,
+        names: dict[str, str],
+        is_released: Callable[[str], bool],
+    ) -> None:
+        """`names` has the topic of each stream; `is_released` says whether it was taken from its last owner."""
         self.objects = objects
         self.rows: dict[str, dict[int, Row]] = {}  # stream: offset: row
         self.removing: set[str] = set()  # streams that are about to be removed
@@ -46,6 +53,7 @@ class TierHistory:
         self.records: dict[str, StreamRecord] = {}
         self._history = history
         self._names = names
+        self._is_released = is_released
         self._versions: dict[str, int] = {}  # of the records
         self._published: dict[str, dict[str, Segment]] = {}  # stream: key: segment, including deleted ones
         self._published_at: dict[str, float] = {}
@@ -53,6 +61,10 @@ class TierHistory:
         self._recorded: set[str] = set()  # all keys of index objects that were ever recorded
         self._loop = loop
         objects.created, objects.deleting = self._created, self._deleting
+
+    def _note_removal(self, stream: str) -> None:
+        if stream in self.removing and self._is_released(stream):
+            self.removed.add(stream)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -62,8 +74,7 @@ class TierHistory:
             return
         before = self.records.get(stream, StreamRecord())
         self.records[stream], self._versions[stream] = after, version
-        if stream in self.removing and after.token != before.token:
-            self.removed.add(stream)
+        self._note_removal(stream)
         if before.cold == after.cold:
             return
         self._check(stream not in self.removed, "I5", f"{stream}: its record changed after it was taken for removal")
@@ -141,7 +152,10 @@ class TierHistory:
     def _deleting(self, key: str) -> None:
         """Checks an object that is being deleted: its record gave it up before, and does not need it."""
         stream = self.stream_of(key)
-        if stream is None or stream in self.removed:
+        if stream is None:
+            return
+        self._note_removal(stream)
+        if stream in self.removed:
             return
         self._check(key in self._doomed, "I7", f"{key} is deleted, but its record never gave it up")
         needed = key in self.needed(stream)

@@ -14,10 +14,10 @@ from typing import Any
 from pydanube.access.principals import SYSTEM
 from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, TopicExists
-from pydanube.base.ids import Epoch, LedgerId
+from pydanube.base.ids import LedgerId
 from pydanube.base.names import parse_topic
 from pydanube.broker.directory.directory import Directory
-from pydanube.metadata.tables import STREAMS
+from pydanube.broker.routing.router import Router
 from pydanube.sim.machine.disk import SimDisk
 from pydanube.sim.machine.offload import SimOffload
 from pydanube.sim.machine.randomness import SimRandomness
@@ -31,7 +31,7 @@ from pydanube.sim.world.cluster import Cluster, SimNodes
 from pydanube.sim.world.metadata import SharedMetadata
 from pydanube.sim.world.standalone import disks_of, open_standalone, start_again
 from pydanube.sim.world.world import Machine
-from pydanube.storage.metadata.table import Table
+from pydanube.storage.stream.assignments import Assignments
 from pydanube.storage.stream.catalog import MetadataCatalog
 from pydanube.storage.stream.tail import TailCache
 from pydanube.stream.record import StreamRecord
@@ -48,7 +48,7 @@ class TopicWorld(Cluster):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.metadata = SharedMetadata(self.loop, self.loop.fork_random("metadata"))
-        self.tier = TierHistory(self.history, self.objects, self.loop, self.names)
+        self.tier = TierHistory(self.history, self.objects, self.loop, self.names, self.is_released)
         self._ledgers = 0
         for name, stream in self.history.streams.items():
             self.topics[name] = memory_for(self.plan, name, stream.durability)
@@ -82,10 +82,16 @@ class TopicWorld(Cluster):
             self._ledgers += 1
             yield self._ledgers
 
-    def owner_epoch(self, stream: str) -> Epoch | None:
-        """The epoch of the present owner, without delay; None if there can be only one owner."""
-        row = None if self.plan.embedded else Table(self.metadata, STREAMS).row(stream)
-        return None if row is None else row.record.record.owner
+    def owner(self, stream: str) -> str | None:
+        """The broker that owns the topic, without delay; None if there can be only one owner."""
+        owner = None if self.plan.embedded else Assignments(self.metadata).get(stream)[0]
+        return None if owner is None else owner.broker
+
+    def is_released(self, stream: str) -> bool:
+        """Whether the topic belongs to no broker any more, because it was deleted."""
+        if not self.plan.embedded:
+            return Assignments(self.metadata).get(stream)[0] is None
+        return all(Assignments(host.door.directory.store).get(stream)[0] is None for host in self.hosts.values())
 
     def _stored(self, stream: str, record: StreamRecord, version: int) -> None:
         if self.tiered and stream in self.names:
@@ -100,11 +106,14 @@ class TopicWorld(Cluster):
         try:
             below = await open_standalone(self, machine, randomness)
             catalog = ObservedCatalog(below.storage.metadata, self._stored)
-            observer = Observer(self, machine.clock)
+            observer = Observer(self, machine.name, machine.clock)
+            store = below.storage.metadata
+            router = Router.of(store.identity, store, catalog, randomness)
+            await router.begin()
             observer.clock.begin(catalog.newest_time())
             door = ObservedDoor(
                 observer, below.directory, catalog, below.storage.nodes, observer.clock, randomness,
-                cache=below.cache, room=below.room, offload=below.offload, **self._settings(machine),
+                router=router, cache=below.cache, room=below.room, offload=below.offload, **self._settings(machine),
             )  # fmt: skip
             await self._make_topics(door)
         except DanubeError as error:
@@ -117,11 +126,13 @@ class TopicWorld(Cluster):
         store = self.metadata.of(machine.process)
         directory = Directory(store)
         catalog = ObservedCatalog(store, self._stored, self._number_ledgers())
-        observer = Observer(self, machine.clock)
+        observer = Observer(self, machine.name, machine.clock)
+        router = Router.of(machine.name, store, catalog, randomness)
+        await router.begin()
         observer.clock.begin(catalog.newest_time())
         cache = TailCache(fork(f"cache/{machine.name}/{machine.lives}").choice((2_000, 20_000, 1_000_000)))
         door = ObservedDoor(
-            observer, directory, catalog, nodes, observer.clock, randomness, cache=cache,
+            observer, directory, catalog, nodes, observer.clock, randomness, router=router, cache=cache,
             offload=SimOffload(self.loop, fork(f"offload/{machine.name}/{machine.lives}")), **self._settings(machine),
         )  # fmt: skip
         while True:

@@ -6,13 +6,15 @@ Records are stored by the product's own catalogue, as bytes, and compared with w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from pydanube.base.errors import NodeUnreachable
 from pydanube.base.ids import Epoch, LedgerId
+from pydanube.ports.catalog import RecordChange
 from pydanube.storage.metadata.store import MemoryMetadata
 from pydanube.storage.stream.catalog import MetadataCatalog
+from pydanube.stream.assignment import Assignment, Held
 from pydanube.stream.record import StreamRecord
 
 
@@ -26,6 +28,7 @@ class SimCatalog:
         self._ledgers = 0
         self.unreliable = 0.0  # the probability that an answer is lost
         self.watch: Callable[[str, StreamRecord, StreamRecord], None] | None = None  # called with each change
+        self.released: Callable[[str], None] | None = None  # called with each topic that is taken from its last owner
 
     async def load(self, stream: str) -> tuple[StreamRecord, int]:
         await self._travel()
@@ -33,16 +36,29 @@ class SimCatalog:
         assert found[0] == self._record(stream), "a record differs from what was stored"
         return found
 
-    async def store(self, stream: str, record: StreamRecord, version: int, before: StreamRecord) -> int:
+    async def store(self, changes: Sequence[RecordChange], held: Held | None) -> int:
         await self._travel()
-        current = self._record(stream)
-        stored = await self._stored.store(stream, record, version, before)
-        assert before == current, "the version belongs to another record"
-        if self.watch is not None:
-            self.watch(stream, current, record)
-        self._records[stream] = record
+        current = [self._record(each.stream) for each in changes]
+        stored = await self._stored.store(changes, held)
+        for each, before in zip(changes, current, strict=True):
+            assert each.before == before, "the version belongs to another record"
+            if self.watch is not None:
+                self.watch(each.stream, before, each.record)
+            self._records[each.stream] = each.record
         await self._travel()
         return stored
+
+    async def assignment(self, topic: str) -> tuple[Assignment | None, Epoch]:
+        await self._travel()
+        return await self._stored.assignment(topic)
+
+    async def assign(self, held: Held, owner: Assignment | None) -> Epoch:
+        await self._travel()
+        epoch = await self._stored.assign(held, owner)
+        if owner is None and self.released is not None:
+            self.released(held.topic)
+        await self._travel()
+        return epoch
 
     async def delete(self, stream: str, version: int) -> None:
         await self._travel()
@@ -52,7 +68,7 @@ class SimCatalog:
 
     async def streams(self) -> list[str]:
         await self._travel()
-        return list(self._records)
+        return await self._stored.streams()
 
     def _record(self, stream: str) -> StreamRecord:
         return self._records.get(stream, StreamRecord())
@@ -66,9 +82,9 @@ class SimCatalog:
     def next_ledger(self) -> LedgerId:
         return LedgerId(self._ledgers + 1)
 
-    def owner(self, stream: str) -> Epoch:
+    def owner(self, topic: str) -> Epoch:
         """The epoch of the present owner, without delay or failure."""
-        return self._record(stream).owner
+        return self._stored.assignments.get(topic)[1]
 
     def known(self) -> frozenset[LedgerId]:
         return frozenset(ledger.id for record in self._records.values() for ledger in record.ledgers)

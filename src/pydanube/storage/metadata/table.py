@@ -182,7 +182,7 @@ class Edit:
         self.empty = table.none(start)
 
 
-async def edited(store: MetadataStore, work: Callable[[Edit], Answer]) -> Answer:
+async def edited(store: MetadataStore, work: Callable[[Edit], Answer], *, reserve: bool = False) -> Answer:
     """Makes the transaction that `work` decides; returns its answer. It is called again after a conflict, once the
     change that was faster can be read; what it raises ends everything."""
     for _ in range(METADATA_ATTEMPTS_MAX):
@@ -191,7 +191,7 @@ async def edited(store: MetadataStore, work: Callable[[Edit], Answer]) -> Answer
         if not edit.changes:
             return answer
         try:
-            await store.transact(list(edit.checks.items()), edit.changes, empty=edit.empty)
+            await store.transact(list(edit.checks.items()), edit.changes, reserve=reserve, empty=edit.empty)
         except MetadataConflict:
             await store.barrier()
         else:

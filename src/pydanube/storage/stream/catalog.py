@@ -8,15 +8,19 @@ costs one write; the rest of a block is never used when the process ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 from pydanube.base.errors import CatalogConflict, MetadataConflict
-from pydanube.base.ids import LedgerId
+from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import LEDGER_ID_BLOCK
 from pydanube.metadata.records import RequestedChange
 from pydanube.metadata.tables import LEDGER_IDS, PAGES, STREAMS, page_key, pages_of
+from pydanube.ports.catalog import RecordChange
 from pydanube.ports.metadata import MetadataStore
 from pydanube.storage.metadata.table import Row, Table
+from pydanube.storage.stream.assignments import Assignments
+from pydanube.stream.assignment import Assignment, Held
 from pydanube.stream.ledgers import LedgerPage, Ledgers
 from pydanube.stream.record import StreamRecord
 from pydanube.stream.stored import StoredStream
@@ -33,6 +37,7 @@ class MetadataCatalog:
         self._streams = Table(store, STREAMS)
         self._pages = Table(store, PAGES)
         self._reserved = Table(store, LEDGER_IDS)
+        self.assignments = Assignments(store)
         self._next = self._block_end = 0  # numbers that this catalogue may assign
         self._taking = asyncio.Lock()
 
@@ -47,21 +52,32 @@ class MetadataCatalog:
             pages.append(page.record)
         return row.record.whole(stream, pages), row.version
 
-    async def store(self, stream: str, record: StreamRecord, version: int, before: StreamRecord) -> int:
-        changes = [self._streams.put(stream, StoredStream.of(record))]
-        changes += self._page_changes(stream, before.ledgers, record.ledgers)
-        return await self._transact(stream, version, changes, reserve=True)
+    async def store(self, changes: Sequence[RecordChange], held: Held | None) -> int:
+        checks = [self._streams.at(each.stream, each.version) for each in changes]
+        if held is not None:
+            checks.append(self.assignments.check(held))
+        wanted = [self._streams.put(each.stream, StoredStream.of(each.record)) for each in changes]
+        for each in changes:
+            wanted += self._page_changes(each.stream, each.before.ledgers, each.record.ledgers)
+        async with self._conflicts():
+            return await self._store.transact(checks, wanted, reserve=True)
 
     async def delete(self, stream: str, version: int) -> None:
         pages = [self._pages.put(key, None) for key in self._pages.keys(pages_of(stream))]
-        changes = [self._streams.put(stream, None), *pages]
-        await self._transact(stream, version, changes)
+        async with self._conflicts():
+            await self._store.transact([self._streams.at(stream, version)], [self._streams.put(stream, None), *pages])
 
-    async def _transact(
-        self, stream: str, version: int, changes: Sequence[RequestedChange], *, reserve: bool = False
-    ) -> int:
+    async def assignment(self, topic: str) -> tuple[Assignment | None, Epoch]:
+        return self.assignments.get(topic)
+
+    async def assign(self, held: Held, owner: Assignment | None) -> Epoch:
+        async with self._conflicts():
+            return await self.assignments.assign(held, owner)
+
+    @asynccontextmanager
+    async def _conflicts(self) -> AsyncIterator[None]:
         try:
-            return await self._store.transact([self._streams.at(stream, version)], changes, reserve=reserve)
+            yield
         except MetadataConflict as error:
             await self._store.barrier()  # so that a load shows the change that was faster
             raise CatalogConflict(str(error)) from error
@@ -78,7 +94,7 @@ class MetadataCatalog:
             yield self._pages.put(page_key(stream, number), None)
 
     async def streams(self) -> list[str]:
-        return self._streams.keys()
+        return sorted({*self._streams.keys(), *self.assignments.topics()})
 
     async def next_ledger_id(self) -> LedgerId:
         async with self._taking:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from pydanube.base.errors import DanubeError
 from pydanube.ports.clock import Clock
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.futures import retrieve
+from pydanube.storage.stream.fences import Fences
 from pydanube.storage.stream.ownership import Ownership
 from pydanube.storage.stream.recovery import recover_ledger
 from pydanube.storage.stream.settings import StreamSettings
@@ -18,8 +20,11 @@ from pydanube.stream.record import LedgerRecord, Phase, new_ledger
 class LedgerLifecycle:
     """Used by one owner of a stream, which holds `Ownership.changing` while it calls `make`, `seal` and `recover`."""
 
-    def __init__(self, ownership: Ownership, nodes: StorageNodes, clock: Clock, settings: StreamSettings) -> None:
+    def __init__(
+        self, ownership: Ownership, nodes: StorageNodes, clock: Clock, settings: StreamSettings, fences: Fences
+    ) -> None:
         self._ownership = ownership
+        self._fences = fences
         self._nodes = nodes
         self._clock = clock
         self._settings = settings
@@ -60,10 +65,14 @@ class LedgerLifecycle:
         ownership = self._ownership
         ledger = ownership.record.unsealed
         assert ledger is not None
-        if ledger.epoch >= ownership.epoch and ledger.phase is Phase.OPEN:
-            await ownership.renew()  # our own ledger failed: only a new epoch can fence it
-        await ownership.store(ownership.record.recovering(ownership.epoch))  # also shows whether we are still the owner
-        ending = await recover_ledger(ledger, ownership.epoch, self._nodes)
+        if ledger.phase is Phase.OPEN:  # our own ledger failed: only a newer epoch can fence it
+            await ownership.begin_epoch_after(ledger.epoch)
+            await ownership.store(ownership.record.recovering(ownership.epoch))
+        else:
+            await ownership.tenure.confirm()  # if the topic was lost, no fence would ever succeed
+        ending = await recover_ledger(
+            ledger, ownership.epoch, self._nodes, partial(self._fences.fenced, ownership.name)
+        )
         sealed = ownership.record.sealed(
             ownership.epoch,
             ledger.id,

@@ -1,6 +1,7 @@
-"""The ownership of a stream: a new epoch in the catalogue, and then every change of its record by compare-and-set.
+"""The record of a stream in the hands of its owner: every change of it by compare-and-set, and only while the topic is
+still assigned to this owner.
 
-It has the record as this owner last stored it, and notices when another broker has taken the stream. It decides nothing
+It has the record as this owner last stored it, and notices when another broker has the topic. It decides nothing
 itself.
 """
 
@@ -8,52 +9,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from pydanube.base.errors import (
-    CatalogConflict,
-    DanubeError,
-    MetadataBusy,
-    MetadataFull,
-    MetadataInvalid,
-    OwnershipLost,
-)
+from pydanube.base.errors import CatalogConflict, DanubeError, MetadataBusy
 from pydanube.base.ids import Epoch, LedgerId
-from pydanube.ports.catalog import Catalog
+from pydanube.ports.catalog import RecordChange
+from pydanube.storage.stream.tenure import REFUSED, Tenure
 from pydanube.stream.record import StreamRecord
 
 log = logging.getLogger(__name__)
-REFUSED = (MetadataFull, MetadataInvalid)  # a limit was reached: nothing was stored, and a retry does not help
+RETRY_SECONDS = 0.2
 Change = Callable[[StreamRecord], StreamRecord]
 
 
 class Ownership:
-    """Created by `Ownership.take`. A change that takes several steps holds the lock `changing`."""
+    """Created by `owned`. A change that takes several steps holds the lock `changing`."""
 
-    def __init__(self, name: str, catalog: Catalog, token: str, retry_seconds: float) -> None:
+    def __init__(self, name: str, tenure: Tenure, stored: StreamRecord, version: int) -> None:
         self.name = name
-        self.record = StreamRecord()
+        self.tenure = tenure
+        self.record = stored.owned_by(tenure.epoch)
         self.changing = asyncio.Lock()
-        self._catalog = catalog
-        self._token = token
-        self._retry_seconds = retry_seconds
-        self._version = 0
-
-    @classmethod
-    async def take(cls, name: str, catalog: Catalog, token: str, retry_seconds: float) -> Ownership:
-        """Becomes the owner in place of any previous one."""
-        ownership = cls(name, catalog, token, retry_seconds)
-        ownership.record, ownership._version = await catalog.load(name)
-        await ownership.renew()
-        return ownership
+        self._stored = stored  # the record as the catalogue has it
+        self.version = version  # of that
 
     @property
     def epoch(self) -> Epoch:
+        """The epoch of this owner's next ledger. That of the tenure may be newer, if another stream needed one."""
         return self.record.owner
 
-    async def renew(self) -> None:
-        """Takes a new epoch, under which ledgers of the epoch before can be fenced."""
-        await self.store(self.record.taken_over(self._token))
+    async def begin_epoch_after(self, epoch: Epoch) -> None:
+        """Continues under an epoch that is newer than this one, which can fence it."""
+        if self.tenure.epoch <= epoch:
+            await self.tenure.renew()
+        self.record = self.record.owned_by(self.tenure.epoch)
 
     async def change(self, change: Change) -> StreamRecord:
         """Stores the record that `change` returns, unless it is the same, and returns it."""
@@ -68,35 +57,76 @@ class Ownership:
 
         An error of `REFUSED` is raised at once: the metadata has no room for the record.
         """
-        while True:
-            try:
-                self._version = await self._catalog.store(self.name, record, self._version, self.record)
-                self.record = record
-                return
-            except REFUSED:
-                raise
-            except CatalogConflict:
-                current, version = await self._load()
-                if current.token != self._token and (record.token == self._token or current.owner >= record.owner):
-                    raise OwnershipLost(f"epoch {current.owner} owns {self.name}, not {record.owner}") from None
-                self.record, self._version = current, version
-                if current != record:
-                    raise  # an older decision of ours arrived late: decide again from it
-                return
-            except DanubeError as error:
-                log.warning("%s: the catalogue did not answer: %s", self.name, error)
-                await asyncio.sleep(self._retry_seconds)
+        await _store([(self, record)])
 
     async def next_ledger_id(self) -> LedgerId:
         while True:
             try:
-                return await self._catalog.next_ledger_id()
+                return await self.tenure.catalog.next_ledger_id()
             except MetadataBusy:  # a retry is enough
-                await asyncio.sleep(self._retry_seconds)
+                await asyncio.sleep(RETRY_SECONDS)
 
-    async def _load(self) -> tuple[StreamRecord, int]:
-        while True:
-            try:
-                return await self._catalog.load(self.name)
-            except DanubeError:
-                await asyncio.sleep(self._retry_seconds)
+    def changed_to(self, record: StreamRecord) -> RecordChange:
+        return RecordChange(self.name, record, self.version, self._stored)
+
+    def hold(self, record: StreamRecord, stored: StreamRecord, version: int) -> None:
+        self.record, self._stored, self.version = record, stored, version
+
+
+async def owned(names: Sequence[str], tenure: Tenure) -> list[Ownership]:
+    """The records of a topic's streams, all of one moment. The ledgers that an earlier owner left open are marked as
+    recovering together, in one transaction."""
+    found = [Ownership(name, tenure, *await _load(name, tenure)) for name in names]
+    left_open = [(each, each.record.recovering(each.epoch)) for each in found if each.record.unsealed is not None]
+    if left_open:
+        await _store(left_open)
+    else:
+        await tenure.confirm()
+    return found
+
+
+async def _store(decisions: Sequence[tuple[Ownership, StreamRecord]]) -> None:
+    tenure = decisions[0][0].tenure
+    while True:
+        changes = [each.changed_to(record) for each, record in decisions]
+        try:
+            version = await tenure.catalog.store(changes, tenure.held)
+        except REFUSED:
+            raise
+        except CatalogConflict:
+            if await _is_stored(decisions, tenure):
+                return
+        except DanubeError as error:
+            log.warning("%s: the catalogue did not answer: %s", tenure.topic, error)
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            for each, record in decisions:
+                each.hold(record, record, version)
+            return
+
+
+async def _is_stored(decisions: Sequence[tuple[Ownership, StreamRecord]], tenure: Tenure) -> bool:
+    """After a conflict: whether only the answer was lost. `OwnershipLost` if another owner has the topic.
+
+    If not, the topic got a newer epoch, and the same decisions are stored under it. But an older decision of this owner
+    may have arrived late: then `CatalogConflict` is raised, and the caller decides again.
+    """
+    found = [await _load(each.name, tenure) for each, _ in decisions]
+    await tenure.confirm()  # only now: a record that a later owner has stored does not fit what this one knows
+    if all(each.version == version for (each, _), (_, version) in zip(decisions, found, strict=True)):
+        return False
+    stored = all(record == current for (_, record), (current, _) in zip(decisions, found, strict=True))
+    for (each, record), (current, version) in zip(decisions, found, strict=True):
+        each.hold(record if stored else current.owned_by(each.epoch), current, version)
+    if not stored:
+        raise CatalogConflict(f"an older decision about {decisions[0][0].name} arrived late")
+    return True
+
+
+async def _load(name: str, tenure: Tenure) -> tuple[StreamRecord, int]:
+    while True:
+        try:
+            return await tenure.catalog.load(name)
+        except DanubeError as error:
+            log.warning("%s: the catalogue did not answer: %s", name, error)
+            await asyncio.sleep(RETRY_SECONDS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,9 +44,12 @@ class LedgerEnd:
     unknown_from: int = NO_OFFSET  # unknown whether messages had the offsets from here to the last
 
 
-async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes) -> LedgerEnd:
-    """Called by the owner of `epoch`, once the catalogue records it as the owner."""
-    recovery = _Recovery(record, epoch, [nodes.get(identity) for identity in record.nodes])
+async def recover_ledger(
+    record: LedgerRecord, epoch: Epoch, nodes: StorageNodes, fenced: Callable[[], Awaitable[None]]
+) -> LedgerEnd:
+    """Called by the owner of `epoch`, once the catalogue records that it recovers the ledger. It reads nothing before
+    `fenced` returns, which is called when enough copies are fenced."""
+    recovery = _Recovery(record, epoch, [nodes.get(identity) for identity in record.nodes], fenced)
     try:
         return await recovery.run()
     finally:
@@ -64,7 +67,14 @@ class _Finishing:
 class _Recovery:
     """One attempt. Calls that are no longer awaited may still take effect: repeating them is harmless."""
 
-    def __init__(self, record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNode]) -> None:
+    def __init__(
+        self,
+        record: LedgerRecord,
+        epoch: Epoch,
+        copies: Sequence[StorageNode],
+        fenced: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._all_fenced = fenced
         self._record = record
         self._epoch = epoch
         self._copies = copies
@@ -79,6 +89,7 @@ class _Recovery:
     async def run(self) -> LedgerEnd:
         record = self._record
         await self._fence()
+        await self._all_fenced()
         fenced = list(self._fences.results.values())
         self._confirmed = max([self._confirmed, *(status.confirmed for status in fenced)])
         offset, newest, unknown_from = self._confirmed + 1, 0, NO_OFFSET

@@ -7,41 +7,47 @@ for streams that are never opened again.
 from __future__ import annotations
 
 from pydanube.base.errors import CatalogConflict, SegmentMissing
-from pydanube.ports.catalog import Catalog
-from pydanube.ports.randomness import Randomness
+from pydanube.ports.catalog import Catalog, RecordChange
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.sweeper import delete_some
+from pydanube.stream.assignment import NOT_ASSIGNED, Held, assigned_with
 from pydanube.stream.cold import Cold, Entry, SegmentIndex, index_key
 from pydanube.stream.segments import Segment, folder_of, segment_key
 
 TABLE_LOG = "_delta_log/"
 
 
-async def remove_stream(
-    name: str, catalog: Catalog, nodes: StorageNodes, randomness: Randomness, cold: ColdReader | None = None
-) -> None:
+async def remove_stream(name: str, catalog: Catalog, nodes: StorageNodes, cold: ColdReader | None = None) -> None:
     """Returns when nothing is left of it. After an error, the next call continues with the rest."""
     while True:
-        record, version = await catalog.load(name)
-        if not version:
-            return
-        taken = record.taken_over(randomness.bytes(8).hex())  # its last owner can open no more ledgers
         try:
-            version = await catalog.store(name, taken, version, record)
-            while taken.ledgers:
-                deleted, why = await delete_some(taken.ledgers, nodes)
+            unowned = await _release(assigned_with(name), catalog)
+            record, version = await catalog.load(name)
+            if not version:
+                return
+            left = record
+            while left.ledgers:
+                deleted, why = await delete_some(left.ledgers, nodes)
                 if why is not None:
                     raise why
-                for part in taken.ledgers.in_parts(deleted):
-                    before, taken = taken, taken.without(part)
-                    if taken.ledgers:  # a stream with very many is removed in several steps
-                        version = await catalog.store(name, taken, version, before)
+                for part in left.ledgers.in_parts(deleted):
+                    before, left = left, left.without(part)
+                    if left.ledgers:  # a stream with very many is removed in several steps
+                        version = await catalog.store([RecordChange(name, left, version, before)], unowned)
             if record.cold != Cold():
                 await _delete_objects(name, record.cold, cold or ColdReader(None))
             return await catalog.delete(name, version)
         except CatalogConflict:
-            continue  # the owner stored a last decision, or another task also removes the stream
+            continue  # another task also removes the stream
+
+
+async def _release(topic: str, catalog: Catalog) -> Held:
+    """Takes the topic from its last owner, who can open no more ledgers then."""
+    owner, epoch = await catalog.assignment(topic)
+    if owner is not None:
+        await catalog.assign(Held(topic, epoch), None)
+    return Held(topic, NOT_ASSIGNED)
 
 
 async def _delete_objects(name: str, cold: Cold, reader: ColdReader) -> None:

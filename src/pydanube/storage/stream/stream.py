@@ -1,8 +1,9 @@
 """A stream on its owner: one open ledger after the other on storage nodes, read back as one.
 
-Taking a stream means taking a new epoch in the catalogue, recovering the ledger that was left open, and opening a new
-one. After a lost quorum, a full disk or a fencing, the owner does the same again, until it succeeds or another broker
-owns the stream. Readers see only what is confirmed. `state.py` has the states; only `Stream._enter` changes them.
+Opening a stream means recovering the ledger that an earlier owner left open, under the epoch of the topic's new
+assignment, and opening a new one. After a lost quorum, a full disk or a fencing, the owner does the same again, until
+it succeeds or another broker owns the topic. Readers see only what is confirmed. `state.py` has the states; only
+`Stream._enter` changes them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from asyncio import Future, Task
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from pydanube.base.errors import DanubeError, NodeClosed, OwnershipLost, TooManyLedgers
 from pydanube.base.ids import NO_OFFSET, Epoch
@@ -22,13 +24,16 @@ from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.checked_clock import CheckedClock, checked_clock
 from pydanube.storage.stream.cold import ColdReader
+from pydanube.storage.stream.fences import Fences
 from pydanube.storage.stream.lifecycle import LedgerLifecycle
-from pydanube.storage.stream.ownership import REFUSED, Change, Ownership
+from pydanube.storage.stream.ownership import Change, Ownership, owned
 from pydanube.storage.stream.reading import StreamReader
 from pydanube.storage.stream.settings import StreamSettings
 from pydanube.storage.stream.state import NEXT, Beginning, Closed, Idle, Open, Opening, State, TakenOver, WithoutWriter
 from pydanube.storage.stream.sweeper import Sweeper
+from pydanube.storage.stream.tenure import REFUSED, Tenure
 from pydanube.storage.stream.writer import LedgerWriter
+from pydanube.stream.assignment import Assignment
 from pydanube.stream.record import LostRange, StreamRecord
 from pydanube.stream.times import JUMP
 from pydanube.wire.batch import Batch
@@ -36,8 +41,15 @@ from pydanube.wire.batch import Batch
 log = logging.getLogger(__name__)
 
 
+class StreamToOpen(NamedTuple):
+    name: str
+    settings: StreamSettings
+    cold: ColdReader | None = None
+    title: str = ""  # for people
+
+
 class Stream(StreamReader):
-    """The owner's handle of a stream, from `Stream.take`. Once the stream is lost to another owner, it stays lost."""
+    """The owner's handle of a stream, from `Stream.open_all`. Once lost to another owner, it stays lost."""
 
     def __init__(
         self,
@@ -46,15 +58,19 @@ class Stream(StreamReader):
         clock: CheckedClock,
         settings: StreamSettings,
         cold: ColdReader | None,
+        fences: Fences,
+        title: str,
     ) -> None:
         super().__init__(ownership, nodes, cold)
+        self.title = title or ownership.name
+        self.tenure = ownership.tenure
         self._clock = clock
         self._settings = settings
         self._state: State = Opening(NodeClosed("the stream is not open yet"))
         self._confirmed = NO_OFFSET
         self._stamp = 0  # the newest append time: it decreases only by a correction
         self._refused: Future[None] = asyncio.get_running_loop().create_future()  # done if a limit prevents opening
-        self._ledgers = LedgerLifecycle(ownership, nodes, clock, settings)
+        self._ledgers = LedgerLifecycle(ownership, nodes, clock, settings, fences)
         self._sweeper = Sweeper(nodes, ownership, self._change, settings.retry.longest)
         self._task = self._start(self._open())  # opens the next ledger, or has opened the last one
 
@@ -70,29 +86,50 @@ class Stream(StreamReader):
         cold: ColdReader | None = None,
         title: str = "",
     ) -> Stream:
-        """Becomes the owner in place of any previous one; returns when the stream accepts appends.
-
-        If a limit of the metadata prevents that, the stream can still be read and trimmed, and appends raise the error.
-        """
+        """Becomes the owner of a stream without a topic, in place of any previous one; see `open_all`."""
         checked = checked_clock(clock)  # before anything is awaited, so that it notices a jump from now on
-        ownership = await Ownership.take(name, catalog, randomness.bytes(8).hex(), settings.retry_seconds)
-        stream = cls(ownership, nodes, checked, settings, cold)
-        stream.title = title or name
-        opening, refused = stream._task, stream._refused
+        tenure = await Tenure.take(name, Assignment("", randomness.bytes(8).hex()), catalog)
+        return (await cls.open_all(tenure, nodes, checked, [StreamToOpen(name, settings, cold, title)]))[0]
+
+    @classmethod
+    async def open_all(
+        cls, tenure: Tenure, nodes: StorageNodes, clock: CheckedClock, wanted: Sequence[StreamToOpen]
+    ) -> list[Stream]:
+        """Opens these streams of one topic: all of them, or none. Returns when they accept appends.
+
+        If a limit of the metadata prevents that, a stream can still be read and trimmed, and appends raise the error.
+        """
+        records = await owned([each.name for each in wanted], tenure)
+        fences = Fences(each.name for each in records if each.record.unsealed is not None)
+        streams = [
+            cls(record, nodes, clock, each.settings, each.cold, fences, each.title)
+            for record, each in zip(records, wanted, strict=True)
+        ]
+        try:
+            await asyncio.gather(*(stream._opened() for stream in streams))
+        except BaseException:
+            for stream in streams:
+                await stream.close()
+            raise
+        return streams
+
+    async def _opened(self) -> None:
+        """Returns when the first attempts to open it have led to something, or raises the reason if they did not."""
+        opening, refused = self._task, self._refused
         first = partial(asyncio.wait, {opening, refused}, return_when=asyncio.FIRST_COMPLETED)
         try:
-            done, _ = await first(timeout=settings.take_seconds)
-            if not done and isinstance(stream._why_not, NodeClosed):  # it is slow, but nothing has gone wrong yet
+            done, _ = await first(timeout=self._settings.take_seconds)
+            if not done and isinstance(self._why_not, NodeClosed):  # it is slow, but nothing has gone wrong yet
                 await first()
         except asyncio.CancelledError:
-            await stream._let_go(NodeClosed(f"{name} is closed"))  # the caller gets no stream: do not open it
+            await self._let_go(NodeClosed(f"{self.name} is closed"))  # the caller gets no stream: do not open it
             raise
         if opening.done():
             opening.result()
-        if stream.open or (refused.done() and not opening.done() and stream.record.unsealed is None):
-            return stream
-        why = stream._why_not
-        await stream._let_go(why)
+        if self.open or (refused.done() and not opening.done() and self.record.unsealed is None):
+            return
+        why = self._why_not
+        await self._let_go(why)
         raise why
 
     @property
@@ -249,6 +286,12 @@ class Stream(StreamReader):
         """Why the stream has no writer; only in a state without one."""
         assert isinstance(self._state, WithoutWriter)
         return self._state.why
+
+    def lose(self, why: OwnershipLost) -> None:
+        """Called when the topic is known to belong to another owner."""
+        if not isinstance(self._state, TakenOver | Closed):
+            self._task.cancel()  # a ledger that is being opened would never take an append
+            self._lose(why)
 
     def _lose(self, error: OwnershipLost) -> None:
         log.warning("%s: %s", self.name, error)

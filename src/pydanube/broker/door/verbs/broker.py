@@ -67,12 +67,14 @@ class BrokerVerbs(Verbs):
         return self.address()
 
     async def look_up(self, request: LookUpTopic) -> Lookup:
-        """Every topic is served here."""
         name, record = parse_topic(request.topic), await self._session.topics.lookup(request.topic)
         if name.partition is not None:
             record.check_partition(name)
         here = self._process().address
-        return Lookup(here.version, here.url, here.address, str(record.name), record.partitions)
+        url, address = here.url, await self._session.topics.address_elsewhere(request.topic)
+        if address is not None:
+            url = f"{here.url.partition('://')[0]}://{address}"
+        return Lookup(here.version, url, address or here.address, str(record.name), record.partitions)
 
     async def settings(self, request: GetSettings) -> Settings:
         self._ask(Action.CONFIG)

@@ -29,6 +29,7 @@ from pydanube.broker.directory.directory import Directory
 from pydanube.broker.directory.topic_changes import Changes
 from pydanube.broker.door.stats import describe_topic, only, topic_answer
 from pydanube.broker.door.verbs.base import Verbs, page
+from pydanube.broker.routing.router import Elsewhere
 from pydanube.broker.serving.redrive import Wanted
 from pydanube.operations.namespaces import (
     AlterNamespace,
@@ -123,6 +124,18 @@ class TopicVerbs(Verbs):
     ) -> TopicRecord:
         """The topic of that name, created if allowed. `action` is what the caller is about to do with it."""
         return await self._door.topics.lookup(self._principal, action, name, create=create, reliable=reliable)
+
+    async def address_elsewhere(self, name: str) -> str | None:
+        """The address of the broker that serves the topic; None if it is this one. The partitions of a topic may have
+        several: a whole topic is looked for where its first partition is."""
+        parsed, record = parse_topic(name), await self.lookup(name)
+        first = record.partition_names()[0] if parsed.partition is None else parsed
+        place = self._door.router.where(record, first)
+        if not isinstance(place, Elsewhere):
+            return None
+        if place.address is None:
+            raise place.refusal(first)
+        return place.address
 
     async def prepare(self, name: str, *, reliable: bool) -> None:
         """Makes a topic ready for a producer: a missing partition is created with the topic, or added to it."""

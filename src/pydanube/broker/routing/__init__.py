@@ -1,0 +1,1 @@
+"""Where a topic is served: here, or by another broker."""
