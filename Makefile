@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-latency bench-grpc bench-compare bench-fair bench-turns bench-tier bench-schema bench-metadata bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
+.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci sim-long bench-core bench-broker bench-latency bench-grpc bench-compare bench-fair bench-turns bench-tier bench-schema bench-metadata bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: what one has compiled the others use
 
@@ -70,6 +70,9 @@ sim: $(STAMP) ## run the simulator: SEEDS=number of seeds, SEED=the first one, P
 
 sim-ci: $(STAMP) ## run the seeds that every change must pass: the mix and each narrow profile
 	$(BIN)/python -m pydanube.sim ci
+
+sim-long: $(STAMP) ## run the simulator for hours, with the number of seeds that a release needs on one machine
+	$(BIN)/python -m pydanube.sim long
 
 bench-core: $(DEV) ## measure batches, the journal, engines, cursors and topics on this machine
 	$(BIN)/python bench/core.py

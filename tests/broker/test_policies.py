@@ -9,11 +9,15 @@ import pytest
 
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.errors import BacklogFull, NotReliable, PolicyInvalid
+from pydanube.base.names import parse_topic
+from pydanube.broker.serving.open_topic import topic_options
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.topic.topic import Topic
 from pydanube.operations.namespaces import AlterNamespace
 from pydanube.operations.operation import read
+from pydanube.stream.record import Copies
 from pydanube.topic.policies import BacklogQuota, Policies
+from pydanube.topic.record import TopicRecord
 from pydanube.topic.records import Cause, SubscriptionKind
 
 SHARED, EXCLUSIVE = SubscriptionKind.SHARED, SubscriptionKind.EXCLUSIVE
@@ -286,3 +290,14 @@ def test_a_topic_has_no_policies_of_a_namespace_and_keeps_what_it_can() -> None:
             Policies().changed({name: value}).check_topic("t", reliable=False)
         Policies().changed({name: value}).check_topic("t", reliable=True)
     Policies(producers_max=1, publish_bytes_per_second=1, dispatch_bytes_per_second=1).check_topic("t", reliable=False)
+
+
+# -- what no policy sets -----------------------------------------------------------------------------------------------
+
+
+def test_what_no_policy_sets_is_a_default_of_the_broker() -> None:
+    record = TopicRecord(parse_topic("/default/t"), 1, True, 0)
+    defaults = TopicOptions(copies=Copies(3, 3, 2), ledger_bytes=4_000, ttl_seconds=9, dispatch_bytes_per_second=7)
+    found = topic_options(record, Policies(ttl_seconds=3), defaults)
+    assert found == TopicOptions(copies=Copies(3, 3, 2), ledger_bytes=4_000, ttl_seconds=3)
+    assert topic_options(record, Policies()) == TopicOptions()

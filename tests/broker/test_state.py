@@ -312,3 +312,28 @@ def test_a_lazy_stream_that_is_rolled_before_its_first_ledger_is_made_does_not_w
 
     world.run(main())
     world.end()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_answer_that_adds_nothing_does_not_wait_for_a_group_that_is_already_answered(seed: int) -> None:
+    """Of two groups that become durable together, the later one may be answered first."""
+    world = TopicWorld(seed)
+
+    async def main() -> None:
+        topic = await world.open()
+        log, hosts = topic._core.log, [await subscribed(topic, SHARED, name=name) for name in ("a", "b")]
+        await publish(topic, "x")
+        for _ in range(20):
+            answers, asked = [], []
+            for host in hosts:
+                [record] = [host.known.cursor.decide_move(1 - host.floor, 1, Cause.SEEK)]
+                assert record is not None
+                answers.append(log.apply(record))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            answers[-1].add_done_callback(lambda _, asked=asked: asked.append(log.barrier()))
+            await asyncio.wait(answers)
+            await asyncio.wait_for(asyncio.gather(*asked), 10)
+
+    world.run(main())
+    world.end()

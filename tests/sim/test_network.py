@@ -10,6 +10,10 @@ import pytest
 from pydanube.ports.network import Network
 from pydanube.sim.machine.loop import PROCESS, Process, SimLoop
 from pydanube.sim.machine.network import Link, SimNetwork
+from pydanube.storage.node.messages import NODE_MESSAGES
+from pydanube.storage.node.remote import NodeRequest
+from pydanube.wire.batch import build
+from pydanube.wire.peer.messages import MessageTable
 
 Message = tuple[str, str, object]  # from, to, what
 
@@ -17,9 +21,9 @@ Message = tuple[str, str, object]  # from, to, what
 class World:
     """A few processes that record what they receive."""
 
-    def __init__(self, seed: int = 0, link: Link | None = None) -> None:
+    def __init__(self, seed: int = 0, link: Link | None = None, table: MessageTable | None = None) -> None:
         self.loop = SimLoop(seed)
-        self.network = SimNetwork(self.loop, self.loop.fork_random("network"), link)
+        self.network = SimNetwork(self.loop, self.loop.fork_random("network"), link, table)
         self.received: list[Message] = []
         self.processes: dict[str, Process] = {}
         self.ports: dict[str, Network] = {}
@@ -193,3 +197,17 @@ def test_equal_seeds_give_equal_traces() -> None:
     digests = [digest(seed) for seed in range(5)]
     assert digests == [digest(seed) for seed in range(5)]
     assert len(set(digests)) == 5
+
+
+def test_with_a_table_messages_are_frames_on_their_way_in_parts_if_they_are_long() -> None:
+    world = World(link=Link(duplication=1.0), table=NODE_MESSAGES)
+    long = build([bytes(200_000)], publish_time=1).stamped(5, 2, 1)
+    sent = [NodeRequest("0" * 16, 1, "append", (9, 2, long, 4)), NodeRequest("0" * 16, 2, "delete", (9,))]
+    for message in sent:
+        world.ports["a"].send("b", message)
+    arrived = [message for _, _, message in world.pass_time()]
+    assert sorted(arrived, key=lambda each: each.number) == [sent[0], sent[0], sent[1], sent[1]]
+    assert not any(message is sent[0] for message in arrived)
+    with pytest.raises(KeyError):
+        world.ports["a"].send("b", "not in the table")
+    world.end()

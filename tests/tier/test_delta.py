@@ -463,7 +463,7 @@ async def test_segments_that_are_listed_in_index_objects_stay_in_the_table(
     large = replace(LOCAL_NOTHING, segment_bytes=1 * KIB)  # nothing is small enough to be merged
     async with opened(tmp_path, place, large) as broker:
         (topic,) = await made(broker)
-        tiering_of(broker)._listed_max = 4
+        tiering_of(broker).listed_max = 4
         for number in range(15):
             await uploaded(broker, topic, number * 10, 10)
         stream = topic.ledger.stream
@@ -483,7 +483,7 @@ async def test_segments_that_are_listed_in_index_objects_stay_in_the_table(
 async def test_a_topic_that_becomes_a_table_late_has_all_its_segments_in_it(tmp_path: Path, place: Place) -> None:
     async with opened(tmp_path, place, replace(LOCAL_NOTHING, segment_bytes=1 * KIB)) as broker:
         (topic,) = await made(broker, table="none")
-        tiering_of(broker)._listed_max = 4
+        tiering_of(broker).listed_max = 4
         for number in range(9):
             await uploaded(broker, topic, number * 10, 10)
         assert topic.ledger.stream.record.cold.indexes

@@ -246,6 +246,7 @@ PEER_QUEUE_BYTES_MAX = 32 * MIB  # that wait for one peer, two messages of the l
 PEER_QUEUE_MESSAGES_MAX = 16_384  # of them
 PEER_URGENT_BYTES_MAX = 256 * KIB  # of urgent messages that wait for one peer; a heartbeat has less than 100
 PEER_URGENT_MESSAGES_MAX = 1024  # of them
+PEER_ERROR_TEXT_BYTES_MAX = 4 * KIB  # what a node says about an error; the rest is cut off
 PEER_WRITE_BUFFER_BYTES = 128 * KIB  # in the transport, and again in the system, in front of an urgent message
 PEER_PING_SECONDS = 1.0  # between pings on a link
 PEER_SILENT_PINGS = 3  # intervals in a row without a byte, after which the other side counts as gone

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pydanube.base.errors import DanubeError, error_table
+from pydanube.base.errors import DanubeError, error_kind
 
 
 def error_of(code: str, message: str) -> DanubeError:
     """The error with this code; `DanubeError` itself if the broker is newer and this client does not know the code."""
-    kind = error_table().get(code)
+    kind = error_kind(code)
     return DanubeError(f"{code}: {message}") if kind is None else kind(message)
 
 

@@ -1,4 +1,4 @@
-"""The simulator's command line: `python -m pydanube.sim run | ci | replay | shrink | demo | profiles`."""
+"""The simulator's command line: `python -m pydanube.sim run | ci | long | replay | shrink | demo | profiles`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,20 @@ CI_SEEDS = {
     "sinks": 40,
     "mounts": 20,
 }
+# Seeds of a long run, by profile: the figures of the matrix, and ten times those of CI where it has none.
+LONG_SEEDS = {profile: 10 * count for profile, count in CI_SEEDS.items()} | {
+    "mixed": 20_000,
+    "power": 5_000,
+    "late": 5_000,
+    "owners": 5_000,
+    "wipe": 5_000,
+    "storm": 5_000,
+    "churn": 20_000,
+    "seek": 2_000,
+    "poison": 500,
+    "producers": 5_000,
+    "tier": 2_000,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,12 +76,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         one.add_argument("--profile", choices=list(PROFILES), default="mixed")
         one.add_argument("--faults", help="indexes of the faults to keep, such as 0,3; `none` for none")
         one.add_argument("--messages", type=int, help="maximum number of batches per stream")
-    ci = verbs.add_parser("ci", help="run each profile with its number of seeds: what every change must pass")
-    ci.add_argument("--jobs", type=int, default=2)
+    for verb, text in (
+        ("ci", "run each profile with its number of seeds: what every change must pass"),
+        ("long", "run each profile with the figures of the matrix, for hours"),
+    ):
+        verbs.add_parser(verb, help=text).add_argument("--jobs", type=int, default=2)
     verbs.add_parser("demo", help="run one story with faults, step by step")
     verbs.add_parser("profiles", help="list profiles and faults")
     chosen = parser.parse_args(arguments)
-    actions = {"run": _run, "ci": _ci, "replay": _replay, "shrink": _shrink, "demo": _demo, "profiles": _profiles}
+    actions = {
+        "run": _run,
+        "ci": _ci,
+        "long": _ci,
+        "replay": _replay,
+        "shrink": _shrink,
+        "demo": _demo,
+        "profiles": _profiles,
+    }
     return actions[chosen.verb](chosen)
 
 
@@ -78,8 +103,9 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 def _ci(chosen: argparse.Namespace) -> int:
-    print(", ".join(f"{count} {profile}" for profile, count in CI_SEEDS.items()), flush=True)
-    return _run_all([(seed, profile) for profile, count in CI_SEEDS.items() for seed in range(count)], chosen.jobs)
+    counts = LONG_SEEDS if chosen.verb == "long" else CI_SEEDS
+    print(", ".join(f"{count} {profile}" for profile, count in counts.items()), flush=True)
+    return _run_all([(seed, profile) for profile, count in counts.items() for seed in range(count)], chosen.jobs)
 
 
 def _run_all(jobs: list[tuple[int, str]], processes: int) -> int:

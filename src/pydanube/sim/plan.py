@@ -47,13 +47,16 @@ FAULTS = {
     "objects_stale": "N6: listings show an earlier state",
     "objects_lost": "N6: an object vanishes until everything heals",
     "objects_damaged": "N6: an object changes or is cut off until everything heals",
+    "reset": "N2: a connection between clients and a broker is reset",
+    "stall": "N2: clients do not read from a connection for a while, so its socket pushes back",
 }
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
+OF_CLIENTS = ("reset", "stall")  # added to every plan with topics
 # Only in the profiles that are about them.
 NARROW = ("silent", "deaf", "unmounted", "split", "members", "voting", "deposed", "frozen", "greedy")
 # The faults that a profile draws from. `mixed` draws a subset per seed, and none for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
-    "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # see _with_object_faults
+    "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *OF_CLIENTS, *NARROW)),  # see below
     "power": ("power", "power_all", "kill"),
     "disk": ("write_error", "sync_error", "name_error", "kill", "power"),
     "full": ("full", "kill", "power"),
@@ -180,6 +183,10 @@ class Plan:
         """Whether one process is a whole broker with metadata, for jobs that write exactly once."""
         return self.profile in ("sinks", "mounts")
 
+    def name_of(self, number: int) -> str:
+        """The name of a stream or topic."""
+        return f"/default/t{number}" if self.topics else f"t{number}"
+
     def only(self, faults: tuple[int, ...] | None = None, messages: int | None = None) -> Plan:
         """The same plan with only some of its faults, or fewer messages."""
         chosen = self.faults if faults is None else tuple(self.faults[index] for index in faults)
@@ -226,8 +233,10 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         topics=topics,
         traits=_traits(draw, profile) if topics else (),
     )
+    if topics and embedded:  # the broker's metadata is on one disk, and its storage node on another
+        plan = replace(plan, data_directories=1, journal_apart=False)
     if profile == "busy":
-        return replace(plan, streams=max(2, plan.streams), pending_bytes=BUSY_BYTES, durabilities=2 * plan.durabilities)
+        plan = replace(plan, streams=max(2, plan.streams), pending_bytes=BUSY_BYTES, durabilities=2 * plan.durabilities)
     if profile == "silent":
         return _of_long_silence(plan, draw)
     if profile == "sweep":
@@ -236,7 +245,9 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         return _of_one_broker(plan, draw)
     if plan.only_metadata:
         return _of_metadata(plan, draw)
-    return _with_object_faults(plan) if "tier" in plan.traits and profile == "mixed" else plan
+    if "tier" in plan.traits and profile == "mixed":
+        plan = _with_more(plan, OBJECTS, "objects")
+    return _with_more(plan, OF_CLIENTS, "clients") if topics else plan
 
 
 def _of_long_silence(plan: Plan, draw: random.Random) -> Plan:
@@ -290,9 +301,10 @@ def _of_metadata(plan: Plan, draw: random.Random) -> Plan:
     )
 
 
-def _with_object_faults(plan: Plan) -> Plan:
-    draw = random.Random(f"{plan.profile}/{plan.seed}/objects")
-    more = [_fault(draw, OBJECTS, plan.seconds) for _ in range(draw.randint(1, 4))]
+def _with_more(plan: Plan, kinds: tuple[str, ...], name: str) -> Plan:
+    """The plan with a few more faults of these kinds, drawn apart from the others."""
+    draw = random.Random(f"{plan.profile}/{plan.seed}/{name}")
+    more = [_fault(draw, kinds, plan.seconds) for _ in range(draw.randint(1, 4))]
     return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
 
 

@@ -18,6 +18,7 @@ from pydanube.sim.plan import Plan, plan_for
 from pydanube.sim.streams.drain import drain_streams
 from pydanube.sim.streams.world import StreamWorld
 from pydanube.sim.topics.drain import drain_topics, explain_topics
+from pydanube.sim.topics.faults import TopicFaultInjector
 from pydanube.sim.topics.tier_drain import check_losses, drain_tier, explain_tier
 from pydanube.sim.topics.world import TopicWorld
 from pydanube.sim.world.faults import FaultInjector
@@ -92,6 +93,12 @@ def _build(loop: SimLoop, plan: Plan) -> World:
     if plan.only_metadata:
         return MetadataWorld(loop, plan)
     return TopicWorld(loop, plan) if plan.topics else StreamWorld(loop, plan)
+
+
+def _injector(world: World) -> FaultInjector:
+    if isinstance(world, SinkWorld):
+        return SinkFaultInjector(world)
+    return TopicFaultInjector(world) if isinstance(world, TopicWorld) else FaultInjector(world)
 
 
 async def _run(world: World, injector: FaultInjector) -> None:

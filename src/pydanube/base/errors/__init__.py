@@ -212,8 +212,10 @@ __all__ = [
     "Unauthenticated",
     "VerbUnknown",
     "WatchLagged",
+    "error_kind",
     "error_table",
 ]
+_KINDS: dict[str, type[DanubeError]] = {}  # those that were looked for, and others
 
 
 def error_table() -> dict[str, type[DanubeError]]:
@@ -225,3 +227,10 @@ def error_table() -> dict[str, type[DanubeError]]:
         table[kind.code] = kind
         pending.extend(kind.__subclasses__())
     return table
+
+
+def error_kind(code: str) -> type[DanubeError] | None:
+    """The error with this code, if there is one. The table is made only when an error is not known yet."""
+    if code not in _KINDS:
+        _KINDS.update(error_table())
+    return _KINDS.get(code)

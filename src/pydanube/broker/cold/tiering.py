@@ -66,13 +66,13 @@ class Tiering:
         space: Callable[[], Awaitable[Space]] | None = None,
         claim: Callable[[], Awaitable[None]] | None = None,
         tables: TopicTables | None = None,
-        listed_max: int | None = None,
     ) -> None:
         self.tier = tier
         self.troubles = BackgroundFailures(clock)
         self.guard = Guard("moving messages to object storage")
         self.uploaded = 0  # segments
         self.uploaded_bytes = 0  # of their objects
+        self.listed_max: int | None = None  # segments in a record, without those in lists; None for the default
         self.claimed = claim is None  # the location is known to be this broker's
         self._claim_error: DanubeError | None = None
         self._claim_tried = asyncio.Event()
@@ -81,7 +81,6 @@ class Tiering:
         self._space = space
         self._claim = claim
         self.tables = tables or TopicTables(tier, clock, self.check_location)
-        self._listed_max = listed_max
         self._turns = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._working: dict[str, Task[None]] = {}
         self._evict_before: dict[str, int] = {}  # by stream: local copies below this offset must go, to free space
@@ -178,7 +177,7 @@ class Tiering:
         return (
             entries[0].first < record.kept_from
             or bool(outlived(record, self.tier.settings, now))
-            or bool(cold.to_fold(self._listed_max))
+            or bool(cold.to_fold(self.listed_max))
             or self._unfolds(topic)
         )
 
@@ -399,7 +398,7 @@ class Tiering:
     async def _fold(self, topic: Topic) -> None:
         """Keeps the record small: lists of older segments become index objects."""
         stream = topic.ledger.stream
-        while entries := stream.record.cold.to_fold(self._listed_max):
+        while entries := stream.record.cold.to_fold(self.listed_max):
             await self._fold_one(stream, entries)
 
     async def _fold_one(self, stream: Stream, entries: Sequence[Entry]) -> None:

@@ -42,6 +42,7 @@ from pydanube.broker.serving.redrive import Redriver
 from pydanube.broker.serving.reopening import reopen
 from pydanube.broker.serving.salvage import Salvage
 from pydanube.broker.serving.spreading import Spreading
+from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.topic.dependencies import LetterSource, TopicDependencies
 from pydanube.broker.work.errands import Errands
 from pydanube.operations.broker import Connection
@@ -79,6 +80,7 @@ class Door:
         claim: Callable[[], Awaitable[None]] | None = None,
         offload: Offload | None = None,
         backups: Backups | None = None,
+        defaults: TopicOptions | None = None,
         authorise: Authorise = authorise,
         security: Security | None = None,
     ) -> None:
@@ -99,8 +101,9 @@ class Door:
         self.presence = Presence(clock.wall())
         self.topic_changes = TopicChanges(directory.store)
         self.around = TopicDependencies(
-            catalog, nodes, self.clock, self.cache, self._publish_dead_letter, tier, self.offload
-        )
+            catalog, nodes, self.clock, self.cache, self._publish_dead_letter, tier, self.offload,
+            defaults=defaults or TopicOptions(),
+        )  # fmt: skip
         self.router = router or Router.of("", directory.store, catalog, randomness)
         directory.owner = self.router.me
         self.topics = OpenTopics(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from pydanube.base.errors import (
@@ -236,11 +236,13 @@ class OpenTopic:
             self.usage.add(self.topic.name, batch.size)
 
 
-def topic_options(record: TopicRecord, policies: Policies) -> TopicOptions:
+def topic_options(record: TopicRecord, policies: Policies, defaults: TopicOptions | None = None) -> TopicOptions:
+    """The options that the record and the policies set. The others are the defaults of the broker."""
     retention = None
     if policies.retention_seconds is not None or policies.retention_bytes is not None:
         retention = RetentionPolicy(policies.retention_seconds, policies.retention_bytes)
-    return TopicOptions(
+    return replace(
+        defaults or TopicOptions(),
         durability=record.durability,
         retention=retention,
         ttl_seconds=policies.ttl_seconds,

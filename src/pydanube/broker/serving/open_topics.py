@@ -268,7 +268,7 @@ class OpenTopics:
         self._count(name.namespace, namespace)
         policies = record.policies.over(namespace)
         async with self._turns:
-            options = topic_options(record, policies)
+            options = topic_options(record, policies, self._dependencies.defaults)
             tenure = await self.router.tenure(record, name)
             if record.reliable:
                 try:

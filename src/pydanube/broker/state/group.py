@@ -26,6 +26,7 @@ class Group:
     floors: dict[int, tuple[int, int]] = field(default_factory=dict)  # generation and floor of these after the records
     deleted: list[int] = field(default_factory=list)
     filled: int = 0  # how many parts of jobs' batches are filled after the records
+    settled: bool = False  # the waiters were told, so there must not be any more
 
     def add(self, record: Record) -> None:
         if type(record) is Acked:
@@ -64,6 +65,7 @@ class Group:
             self.records.append(Acked(subscription, generation, tuple(done[at : at + ACK_RANGES_MAX]), cause))
 
     def fail(self, error: DanubeError) -> None:
+        self.settled = True
         for waiter in self.waiters:
             settle(waiter, error)
 

@@ -135,7 +135,7 @@ class StateLog:
         waiter: Future[None] = self._loop.create_future()
         if self._filling.records or self._filling.acks:
             self._filling.waiters.append(waiter)
-        elif self._writing:
+        elif self._writing and not self._newest.settled:  # groups before it are durable too, even if not settled yet
             self._newest.waiters.append(waiter)
         else:
             waiter.set_result(None)
@@ -219,6 +219,7 @@ class StateLog:
             self._break(danube_error(error))
             return
         self._durable(group)
+        group.settled = True
         self._confirmations.add(group.waiters)
 
     def _durable(self, written: Group | Snapshot) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pydanube.adapters.threads import ThreadOffload
+from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.subscription.reading_window import ReadAheadBudget
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.offload import Offload
@@ -40,6 +41,7 @@ class TopicDependencies:
     tier: ColdTier | None = None  # where sealed messages go, if object storage is configured
     offload: Offload = field(default_factory=lambda: ThreadOffload(1))
     read_ahead: ReadAheadBudget = field(default_factory=ReadAheadBudget)
+    defaults: TopicOptions = field(default_factory=TopicOptions)  # copies and sizes, which no policy sets
 
     @property
     def cold(self) -> ColdReader | None:

@@ -15,29 +15,24 @@ from pydanube.access.principals import SYSTEM
 from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, TopicExists
 from pydanube.base.limits import KIB
-from pydanube.broker.directory.directory import Directory
 from pydanube.broker.door.door import Door
-from pydanube.broker.limits.disk_room import DiskRoom
 from pydanube.sim.jobs.clients import Clients, ProducerMemory
 from pydanube.sim.jobs.history import SinkHistory, WriterMemory
 from pydanube.sim.jobs.jobs import Jobs
 from pydanube.sim.machine.disk import SimDisk
-from pydanube.sim.machine.offload import SimOffload
 from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.sim.plan import Fault
 from pydanube.sim.world.faults import FaultInjector
+from pydanube.sim.world.standalone import disks_of, open_standalone, start_again
 from pydanube.sim.world.world import Machine, World
-from pydanube.storage.local import open_local
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.storage.stream.tail import TailCache
 from pydanube.topic.sinks import Once, SinkKey
 
 SINGLE, SPLIT = "/default/plain", "/default/parted"
 SPLIT_PARTITIONS = (f"{SPLIT}-part-0", f"{SPLIT}-part-1")
 PARTITIONS = (SINGLE, *SPLIT_PARTITIONS)
-SUPERVISOR_SECONDS = 0.3  # until a broker that failed to start is started again
 STAGED_BYTES_MAX = 20_000
-METADATA_LOG_BYTES = 64 * KIB  # small, so that the metadata continues in a new file now and then
+INDEX_CACHE_BYTES = 64 * KIB
 AIM_SECONDS = 0.06  # a fault that waits for a commit strikes within this time: before, during or after it
 
 
@@ -79,7 +74,7 @@ class SinkWorld(World):
             self.loop.call_later(delay, self.waiting_faults.pop(0), context=self.loop.world)
 
     def settings(self) -> NodeSettings:
-        return replace(super().settings(), index_cache_bytes=64 * KIB)
+        return replace(super().settings(), index_cache_bytes=INDEX_CACHE_BYTES)
 
     def kill(self, machine: Machine) -> None:
         self.door = None
@@ -93,9 +88,7 @@ class SinkWorld(World):
             door = await self._open_door(machine, randomness)
             await self._make_topics(door)
         except DanubeError as error:
-            self.loop.trace("broker.cannot_start", error.code)
-            self.loop.call_soon(self._give_up, machine, context=self.loop.world)
-            return
+            return start_again(self, machine, error)
         door.reopen()
         self.door = door
         self.loop.trace("broker.serves", machine.lives)
@@ -112,25 +105,17 @@ class SinkWorld(World):
         )
 
     async def _open_door(self, machine: Machine, randomness: SimRandomness) -> Door:
-        """Starts a broker as `danube standalone` does."""
-        for_metadata, for_node = machine.disks
-        storage = await open_local(for_metadata, for_node, self.settings(), randomness, log_bytes=METADATA_LOG_BYTES)
-        node = storage.node
-        directory = Directory(storage.metadata)
-        await directory.prepare()
-        room = DiskRoom(self.plan.file_bytes, node.room, node.make_room)
-        await room.start()
-        cache = TailCache(self.loop.fork_random(f"cache/{machine.lives}").choice((2_000, 20_000, 1_000_000)))
-        offload = SimOffload(self.loop, self.loop.fork_random(f"offload/{machine.lives}"))
+        below = await open_standalone(self, machine, randomness)
+        storage = below.storage
         door = Door(
-            directory,
+            below.directory,
             storage.catalog,
             storage.nodes,
             machine.clock,
             randomness,
-            cache=cache,
-            room=room,
-            offload=offload,
+            cache=below.cache,
+            room=below.room,
+            offload=below.offload,
         )
         door.sinks.staged_bytes_max = STAGED_BYTES_MAX
         door.sinks.own.window_bytes = self.loop.fork_random(f"window/{machine.lives}").choice((1, 2_000, 1_000_000))
@@ -143,16 +128,11 @@ class SinkWorld(World):
             except TopicExists:
                 continue
 
-    def _give_up(self, machine: Machine) -> None:
-        if not machine.down:
-            self.kill(machine)
-            self.loop.call_later(SUPERVISOR_SECONDS, self.restart, machine, context=self.loop.world)
-
     def _disks(self, name: str) -> list[SimDisk]:
-        return [
-            SimDisk(self.loop, self.loop.fork_random(f"{name}/{use}"), f"{name}/{use}", exists=False)
-            for use in ("metadata", "node")
-        ]
+        return disks_of(self, name)
+
+    def set_unreliable(self, probability: float) -> None:
+        """Nothing: the metadata is in the broker's own process, and fails with its disk."""
 
 
 @dataclass(slots=True)

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import combinations
 from random import Random
 
 from pydanube.sim.machine.loop import Process, SimLoop
+from pydanube.wire.peer.frames import FrameDecoder, divide, encode_frame
+from pydanube.wire.peer.messages import Encoded, MessageTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,12 @@ class SimEndpoint:
 class SimNetwork:
     """All links. `link` applies to every pair that has no link of its own."""
 
-    def __init__(self, loop: SimLoop, random: Random, link: Link | None = None) -> None:
+    def __init__(
+        self, loop: SimLoop, random: Random, link: Link | None = None, table: MessageTable | None = None
+    ) -> None:
+        """With a table, messages are frames of the peer protocol on their way; otherwise any value is a message."""
         self.link = link or Link()
+        self._table = table
         self.counters: Counter[str] = Counter()  # sent, delivered, lost, cut, duplicated, late, unheard
         self._loop = loop
         self._random = random
@@ -106,6 +113,8 @@ class SimNetwork:
 
     def _send(self, sender: str, receiver: str, message: object) -> None:
         counters, draw = self.counters, self._random.random
+        if self._table is not None:
+            message = _framed(self._table.encode(message), _target(receiver))
         counters["sent"] += 1
         if (self._cuts or self._isolated) and self.is_cut(sender, receiver):
             counters["cut"] += 1
@@ -135,5 +144,26 @@ class SimNetwork:
             self.counters["unheard"] += 1
             return
         self.counters["delivered"] += 1
+        if self._table is not None:
+            assert isinstance(message, bytes)
+            message = _unframed(message, _target(receiver), self._table)
         self._loop.trace("net", sender, receiver, number, type(message).__name__)
         self._loop.run_in(endpoint.process, endpoint.receive, sender, message)
+
+
+def _target(name: str) -> bytes:
+    """Stands for the identity of the process, which frames name."""
+    return blake2b(name.encode(), digest_size=16).digest()
+
+
+def _framed(message: Encoded, target: bytes) -> bytes:
+    """All frames of a message. They are lost together: a link that ends drops what is incomplete."""
+    parts = divide(message.parts)
+    return b"".join(encode_frame(message.kind, message.request, target, body, flags) for flags, body in parts)
+
+
+def _unframed(data: bytes, target: bytes, table: MessageTable) -> object:
+    decoder = FrameDecoder(target, preface=False)
+    decoder.open(table.bounds)
+    [frame] = decoder.feed(data)
+    return table.decode(frame)

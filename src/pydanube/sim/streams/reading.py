@@ -24,7 +24,8 @@ async def read_patiently(stream: Stream, offset: int) -> list[Batch]:
     return await stream.read(offset, 50_000)
 
 
-async def read_all(history: History, stream: Stream) -> list[tuple[int, bytes, int]]:
+async def read_all(history: History, stream: Stream, name: str = "") -> list[tuple[int, bytes, int]]:
+    """`name` is that of its topic."""
     found: list[tuple[int, bytes, int]] = []
     offset, end = stream.first, stream.confirmed
     while offset <= end:
@@ -33,7 +34,7 @@ async def read_all(history: History, stream: Stream) -> list[tuple[int, bytes, i
         except OffsetNotConfirmed:
             break
         except DanubeError as error:
-            history.check(False, "I1", f"{stream.name}: offset {offset} cannot be read: {error.code}: {error}")
+            history.check(False, "I1", f"{name or stream.name}: offset {offset} cannot be read: {error.code}: {error}")
             break
         for batch in batches:
             for row, payload in enumerate(batch.payloads()):

@@ -7,59 +7,75 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import ConsumerBusy, DanubeError
+from pydanube.base.errors import ConnectionLost, DanubeError
 from pydanube.base.ranges import Ranges
+from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.broker.subscription.delivery import Delivery, Timing
-from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
+from pydanube.sim.machine.sockets import NOTICE_SECONDS_MAX
 from pydanube.sim.topics.history import ORDERED, Era, Holding, SubscriptionHistory
+from pydanube.sim.topics.sessions import ClientConsumer
+from pydanube.topic.cursor import Cursor
 from pydanube.topic.records import SubscriptionKind
 
 if TYPE_CHECKING:
-    from pydanube.sim.topics.broker import TopicBroker, TopicMemory
+    from pydanube.sim.topics.broker import TopicBroker
+    from pydanube.sim.topics.memory import TopicMemory
+    from pydanube.sim.topics.world import TopicWorld
 
 
 class ConsumerClient:
     """A consumer of a subscription: connects, works for a while, leaves, connects again."""
 
     def __init__(
-        self,
-        broker: TopicBroker,
-        topic: Topic,
-        host: SubscriptionHost,
-        subscription: SubscriptionHistory,
-        memory: TopicMemory,
+        self, broker: TopicBroker, topic: Topic, subscription: SubscriptionHistory, memory: TopicMemory
     ) -> None:
+        self.subscription = subscription
+        self.handle: ClientConsumer | None = None  # while it is connected
         self._broker = broker
         self._world = broker.world
         self._random = broker.random
         self._topic = topic
-        self._host = host
-        self._subscription = subscription
         self._memory = memory
         self._holding = Holding(-1)
         self._queue: deque[Delivery] = deque()
         self._timing = Timing.DELIVERED
         self._more = asyncio.Event()
+        self._ended = False  # the broker has ended it
+
+    @property
+    def cursor(self) -> Cursor:
+        topic = self._broker.served(self._memory.name) or self._topic
+        return topic.subscription(self.subscription.name).known.cursor
+
+    @property
+    def floor_of_seek(self) -> int:
+        """Where a seek has led at most, if its offset was deleted before it was decided. Acks may have followed."""
+        topic = self._broker.served(self._memory.name) or self._topic
+        return min(self.cursor.floor, topic.ledger.first)
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
-    def deliver(self, delivery: Delivery) -> None:
-        subscription = self._subscription
+    def deliver(self, delivery: Delivery, written_at: float) -> None:
+        subscription = self.subscription
         for row, payload in enumerate(delivery.cut().payloads()):
             self._world.history.see(self._topic.name, delivery.first + row, payload or b"")
         era = self._era(delivery)
         if era is not None and subscription.current(self._holding):
             offsets = range(delivery.first, delivery.last + 1)
-            subscription.delivered(self._holding, era, offsets, self._world.loop.time(), self._world.history.check)
+            now = self._world.loop.time()
+            if self.handle is not None:
+                subscription.settle_nacks(self._holding, self.handle.heard_at, written_at)
+            subscription.delivered(self._holding, era, offsets, written_at, now, self._world.history.check)
         self._queue.append(delivery)
         self._more.set()
 
     def reset(self, generation: int) -> None:
         self._holding.unacked.clear()
-        era = self._subscription.era_of(generation)
-        if era is not None:  # the offset of the seek may have been deleted since
-            era.floor = self._host.known.cursor.floor
+        self._holding.nacked.clear()
+        era = self.subscription.era_of(generation)
+        if era is not None:
+            era.floor = max(era.floor, self.floor_of_seek)
         if self._random.random() < 0.7:  # otherwise it continues with what it has, which must do no harm
             self._queue.clear()
 
@@ -69,46 +85,68 @@ class ConsumerClient:
             return
         gone = Ranges(sorted(ranges))
         stale = [each for each in self._queue if gone.within(each.first, each.last)]
-        if self._subscription.kind is SubscriptionKind.SHARED:
-            label = f"{self._topic.name}/{self._subscription.name}"
+        if self.subscription.kind is SubscriptionKind.SHARED:
+            label = f"{self._topic.name}/{self.subscription.name}"
             self._world.history.check(not stale, "I4", f"{label}: {stale[:1]} failed in the queue of its consumer")
         whole = [each for each in self._queue if each not in stale]
         parts = [each._replace(first=first, last=last) for each in stale for first, last in _left(each, gone)]
         self._queue = deque(sorted([*whole, *parts], key=lambda each: each.first))
 
-    def unreadable(self, error: DanubeError | None) -> None:
-        """Ignored: a damaged object is restored in the end."""
-
     def closed(self, error: DanubeError) -> None:
-        """Ignored: the broker that closed the topic ends this consumer too."""
+        """The broker has ended it, or the connection is lost, which the broker learns later."""
+        self.subscription.leave(self._holding)
+        self._ended = True
+        self._more.set()
 
     # -- working -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         while True:
+            self._timing = self._random.choice((Timing.DELIVERED, Timing.TAKEN))
+            self._queue.clear()
+            self._ended = False
             try:
-                self._timing = self._random.choice((Timing.DELIVERED, Timing.TAKEN))
-                consumer = self._topic.connect(self._host, "c", self, timing=self._timing)
-            except ConsumerBusy:
+                self.handle = handle = await self._connect()
+            except DanubeError as error:
+                self._world.loop.trace("not connected", self._topic.name, self.subscription.name, error.code)
                 await asyncio.sleep(self._random.uniform(0.05, 0.5))
                 continue
-            self._holding = self._subscription.join()
-            self._queue.clear()
+            self._holding = self.subscription.join(self._broker.life_now(self._memory))
             stays = self._random.choice((0.2, 1.0, 100.0)) if "churn" in self._world.plan.traits else 100.0
             try:
                 async with asyncio.timeout(None if self._world.healed else stays):
-                    await self._work(consumer.id)
+                    await self._work(handle)
             except TimeoutError:
-                self._subscription.leave(self._holding)
-                self._host.leave(consumer.id, crashed=self._random.random() < 0.5)
-                await asyncio.sleep(self._random.uniform(0.0, 0.5))
+                pass
+            finally:  # also if the topic is lost
+                self.subscription.leave(self._holding)
+                self.handle = None
+                handle.close(crashed=self._random.random() < 0.5)
+            await asyncio.sleep(self._random.uniform(0.0, 0.5))
 
-    async def _work(self, consumer: int) -> None:
+    async def _connect(self) -> ClientConsumer:
+        """Creates the subscription if it is new."""
+        memory, subscription = self._memory, self.subscription
+        handle = await self._broker.session.open_consumer(
+            memory.name,
+            subscription.name,
+            subscription.kind,
+            self,
+            SubscriptionOptions(failure=memory.failure),
+            says_taken=self._timing is Timing.TAKEN,
+        )
+        if not subscription.eras:
+            subscription.opened(self.cursor, self._topic.ledger.first, self._world.history.check)
+        return handle
+
+    async def _work(self, handle: ClientConsumer) -> None:
+        """Returns when the broker has ended the consumer."""
         granted = 0
-        while True:
+        while not self._ended:
             if granted < 20:
                 permits = 1000 if self._world.healed else self._random.choice((0, 1, 3, 30))
-                self._host.grant(consumer, permits)  # type: ignore[arg-type]
+                if permits:
+                    handle.grant(permits)
                 granted += permits
             if not self._queue:
                 self._more.clear()
@@ -121,13 +159,14 @@ class ConsumerClient:
             granted -= delivery.last - delivery.first + 1
             pauses = (0.0, 0.0, 0.01, 0.1)
             if self._timing is Timing.TAKEN:
-                self._host.taken(consumer, delivery.generation, [(delivery.first, delivery.last)])  # type: ignore[arg-type]
+                handle.taken(delivery.generation, [(delivery.first, delivery.last)])
                 if not self._world.healed:
                     pauses = (0.0, 0.1, 0.3, 0.6)  # the last of a queue of thirty waits longer than an ack timeout
             await asyncio.sleep(self._random.choice(pauses))
-            self._answer(consumer, delivery)
+            if not self._ended:
+                self._answer(handle, delivery)
 
-    def _answer(self, consumer: int, delivery: Delivery) -> None:
+    def _answer(self, handle: ClientConsumer, delivery: Delivery) -> None:
         """Acks at once, one by one or cumulatively; nacks; or does not answer, so that the delivery times out."""
         draw = self._random.random()
         well = self._world.healed
@@ -136,51 +175,51 @@ class ConsumerClient:
             return
         if draw < (0.5 if poison and not well else 0.1) and not well:
             offset = self._random.randint(delivery.first, delivery.last)
-            if self._era(delivery) is self._subscription.era:
-                self._holding.unacked.pop(offset, None)
+            current = self._era(delivery) is self.subscription.era
             delay = self._random.choice((0, 200_000))
-            self._host.nack(consumer, delivery.generation, [(offset, offset)], delay, "no")  # type: ignore[arg-type]
+            end = handle.nack(delivery.generation, [(offset, offset)], delay, "no")
+            if current:
+                self.subscription.nack(self._holding, offset, end)
             return
-        if self._subscription.kind in ORDERED and draw < 0.4:
-            self._ack_through(delivery)
+        if self.subscription.kind in ORDERED and draw < 0.4:
+            self._ack_through(handle, delivery)
         elif draw < 0.7:
-            self._ack(delivery, delivery.first, delivery.last)
+            self._ack(handle, delivery, delivery.first, delivery.last)
         else:
             for offset in range(delivery.first, delivery.last + 1):
-                self._ack(delivery, offset, offset)
+                self._ack(handle, delivery, offset, offset)
 
     def _era(self, delivery: Delivery) -> Era | None:
-        return self._subscription.era_of(delivery.generation)
+        return self.subscription.era_of(delivery.generation)
 
-    def _ack(self, delivery: Delivery, first: int, last: int) -> None:
+    def _ack(self, handle: ClientConsumer, delivery: Delivery, first: int, last: int) -> None:
         era = self._era(delivery)
         offsets = range(first, last + 1)
         if era is not None:
-            self._subscription.submit(era, offsets)
-        self._send(delivery, first, last, era)
-
-    def _send(self, delivery: Delivery, first: int, last: int, era: Era | None) -> None:
+            self.subscription.submit(era, offsets)
         try:
-            answer = self._host.ack(delivery.generation, [(first, last)])
+            answer = handle.ack(delivery.generation, [(first, last)])
         except DanubeError as error:
-            self._world.loop.trace("ack.refused", self._subscription.name, error.code)
+            self._world.loop.trace("ack.refused", self.subscription.name, error.code)
             return
         if era is not None:
-            answer.add_done_callback(lambda done: None if done.exception() else era.confirm(first, last))
+            now = self._world.loop.time
+            answer.add_done_callback(lambda done: None if done.exception() else era.confirm(first, last, now()))
 
-    def _ack_through(self, delivery: Delivery) -> None:
+    def _ack_through(self, handle: ClientConsumer, delivery: Delivery) -> None:
         """Acks cumulatively, if the delivery is of the present owner."""
         era = self._era(delivery)
-        if era is None or not self._subscription.current(self._holding):
+        if era is None or not self.subscription.current(self._holding):
             return
         through = delivery.last
-        self._subscription.submit_through(era, through)
+        self.subscription.submit_through(era, through)
         try:
-            answer = self._host.ack_through(delivery.generation, through)
+            answer = handle.ack(delivery.generation, [(0, through)], cumulative=True)
         except DanubeError as error:
-            self._world.loop.trace("ack.refused", self._subscription.name, error.code)
+            self._world.loop.trace("ack.refused", self.subscription.name, error.code)
             return
-        answer.add_done_callback(lambda done: None if done.exception() else era.confirm_through(through))
+        now = self._world.loop.time
+        answer.add_done_callback(lambda done: None if done.exception() else era.confirm_through(through, now()))
 
 
 def _left(delivery: Delivery, gone: Ranges) -> list[tuple[int, int]]:
@@ -190,54 +229,57 @@ def _left(delivery: Delivery, gone: Ranges) -> list[tuple[int, int]]:
     return list(left)
 
 
-async def seek_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
-    """Seeks back or forward, to an offset or a time, on random subscriptions."""
-    draw, history, instance = broker.random, broker.world.history, memory.history.instance
-    while not broker.world.healed:
+async def seek_now_and_then(
+    broker: TopicBroker, topic: Topic, memory: TopicMemory, consumers: Sequence[ConsumerClient]
+) -> None:
+    """Seeks back or forward, to an offset or a time, through any consumer that is connected."""
+    draw, world, instance = broker.random, broker.world, memory.history.instance
+    while not world.healed:
         await asyncio.sleep(draw.uniform(0.3, 1.5))
-        name = draw.choice(list(topic.subscriptions) or [""])
-        host = topic.subscriptions.get(name)
-        if host is None or topic.ledger.confirmed_end <= topic.ledger.first:
+        client = draw.choice(consumers)
+        if client.handle is None or topic.ledger.confirmed_end <= topic.ledger.first:
             continue
+        name = client.subscription.name
         try:
             offset = draw.randint(topic.ledger.first, topic.ledger.confirmed_end)
             if draw.random() < 0.3:
-                offset = await topic.find_time(broker.clock.wall() - draw.randrange(3_000_000))
+                time = broker.door.clock.wall() - draw.randrange(3_000_000)
+                offset = await broker.session.offset_of_time(memory.name, time)
             if memory.history.instance != instance:
                 return  # the topic has a new owner
-            if not await _seek(broker, topic, host, offset, memory.subscriptions[name]):
+            if not await _seek(world, topic, client, offset):
                 continue
         except DanubeError as error:
-            broker.world.loop.trace("seek.failed", topic.name, name, error.code)
+            world.loop.trace("seek.failed", memory.name, name, error.code)
             continue
-        broker.world.loop.trace("sought", topic.name, name, offset)
-        cursor = host.known.cursor
+        world.loop.trace("sought", memory.name, name, offset)
+        cursor = client.cursor
         below = [each for each in memory.history.offsets_from(cursor.floor)[:1] if each < topic.ledger.first]
-        history.check(
-            cursor.generation != memory.subscriptions[name].era.generation or not below,
+        world.history.check(
+            cursor.generation != client.subscription.era.generation or not below,
             "I4",
-            f"{topic.name}/{name}: a seek to {offset} left the cursor below the first message",
+            f"{memory.name}/{name}: a seek to {offset} left the cursor below the first message",
         )
 
 
-async def _seek(
-    broker: TopicBroker, topic: Topic, host: SubscriptionHost, offset: int, subscription: SubscriptionHistory
-) -> bool:
+async def _seek(world: TopicWorld, topic: Topic, client: ConsumerClient, offset: int) -> bool:
     """Returns whether the seek was confirmed. The era is recorded first, because the topic acts before it answers."""
-    if not subscription.eras or topic.lost or broker.world.healed:
+    subscription, handle = client.subscription, client.handle
+    if handle is None or not subscription.eras or topic.lost or topic.closed or world.healed:
         return False
-    era = Era(host.known.cursor.generation + 1, max(offset, topic.ledger.first), decided=False)
+    era = Era(client.cursor.generation + 1, max(offset, topic.ledger.first), decided=False)
     if era.generation != subscription.era.generation + 1:
         return False
     subscription.eras.append(era)
-    before = host.known.cursor.generation
+    before = client.cursor.generation
     try:
-        await topic.seek(host, offset)
-    except DanubeError:
-        if host.known.cursor.generation == before and subscription.era is era:
+        await handle.seek(offset)
+    except DanubeError as error:
+        if isinstance(error, ConnectionLost):  # the broker may still do it, until it learns that
+            await asyncio.sleep(2 * NOTICE_SECONDS_MAX)
+        if client.cursor.generation == before and subscription.era is era:
             subscription.eras.pop()
         raise
     era.decided = True
-    if not host.consumers:
-        era.floor = max(era.floor, host.known.cursor.floor)
+    era.floor = max(era.floor, client.floor_of_seek)
     return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from pydanube.topic.cursor import Cursor
 from pydanube.topic.records import SubscriptionKind
@@ -26,20 +27,25 @@ class Era:
     decided: bool  # the seek that began it was confirmed
     submitted: set[int] = field(default_factory=set)  # acks that were sent, confirmed or not
     submitted_through: int = -1  # by cumulative acks that were sent
-    confirmed: set[int] = field(default_factory=set)
-    confirmed_through: int = -1
+    confirmed: dict[int, float] = field(default_factory=dict)  # when a client knew, by offset
+    confirmed_through: list[tuple[int, float]] = field(default_factory=list)  # both ascending
 
     def acknowledged(self, offset: int) -> bool:
         return offset <= self.submitted_through or offset in self.submitted
 
-    def confirm(self, first: int, last: int) -> None:
-        self.confirmed.update(range(first, last + 1))
+    def confirm(self, first: int, last: int, now: float) -> None:
+        for offset in range(first, last + 1):
+            self.confirmed.setdefault(offset, now)
 
-    def confirm_through(self, offset: int) -> None:
-        self.confirmed_through = max(self.confirmed_through, offset)
+    def confirm_through(self, offset: int, now: float) -> None:
+        if not self.confirmed_through or offset > self.confirmed_through[-1][0]:
+            self.confirmed_through.append((offset, now))
 
-    def is_confirmed(self, offset: int) -> bool:
-        return offset <= self.confirmed_through or offset in self.confirmed
+    def is_confirmed(self, offset: int, time: float) -> bool:
+        """Whether a client knew it before that time."""
+        at = bisect_left(self.confirmed_through, (offset, -inf))
+        through = self.confirmed_through[at][1] if at < len(self.confirmed_through) else inf
+        return min(through, self.confirmed.get(offset, inf)) < time
 
 
 @dataclass(eq=False, slots=True)
@@ -47,7 +53,8 @@ class Holding:
     """The messages that one connected consumer holds."""
 
     instance: int  # of the topic it is connected to
-    unacked: dict[int, float] = field(default_factory=dict)  # offset: when it was delivered
+    unacked: dict[int, float] = field(default_factory=dict)  # offset: when it was sent
+    nacked: dict[int, int] = field(default_factory=dict)  # those of them that it gave back, and where in what it sent
 
 
 class SubscriptionHistory:
@@ -113,8 +120,8 @@ class SubscriptionHistory:
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
-    def join(self) -> Holding:
-        holding = Holding(self.topic.instance)
+    def join(self, instance: int) -> Holding:
+        holding = Holding(instance)
         self.holdings.append(holding)
         return holding
 
@@ -126,15 +133,19 @@ class SubscriptionHistory:
         """Whether the consumer is still connected, and its topic has the same owner."""
         return holding.instance == self.topic.instance and holding in self.holdings
 
-    def delivered(self, holding: Holding, era: Era, offsets: Iterable[int], now: float, check: Check) -> None:
+    def delivered(
+        self, holding: Holding, era: Era, offsets: Iterable[int], sent_at: float, now: float, check: Check
+    ) -> None:
+        """The messages arrive at a consumer. By then, a key may have moved on, if they were on their way for long."""
         for offset in offsets:
-            if era.is_confirmed(offset):
+            holding.nacked.pop(offset, None)
+            if era.is_confirmed(offset, sent_at):
                 check(False, "I4", f"{self._label}: {offset} was delivered again after its confirmed ack")
             if self.kind in ORDERED:
                 self._check_order(holding, era, offset, self.topic.offsets_from(era.floor), check)
-            elif self.kind is SubscriptionKind.KEY_SHARED:
+            elif self.kind is SubscriptionKind.KEY_SHARED and now - sent_at < self.ack_timeout:
                 self._check_key(holding, era, offset, now, check)
-            holding.unacked[offset] = now
+            holding.unacked[offset] = sent_at
 
     def _check_order(self, holding: Holding, era: Era, offset: int, before: Iterable[int], check: Check) -> None:
         """Checks that everything before the message is done, or held by the same consumer."""
@@ -153,10 +164,21 @@ class SubscriptionHistory:
             if other is holding:
                 continue
             for earlier, since in other.unacked.items():
-                held = keys.get(earlier) == key and not self.done(era, earlier)
+                held = keys.get(earlier) == key and not self.done(era, earlier) and earlier not in other.nacked
                 if held and now - since < self.ack_timeout:
                     check(False, "I3", f"{self._label}: two consumers hold key {key!r}: {earlier} and {offset}")
         self._check_order(holding, era, offset, self.topic.offsets_of(key, era.floor), check)
+
+    def nack(self, holding: Holding, offset: int, end: int) -> None:
+        """It is given back, but messages after it may be on their way already."""
+        if offset in holding.unacked:
+            holding.nacked[offset] = end
+
+    def settle_nacks(self, holding: Holding, heard_at: Callable[[int], float], sent_at: float) -> None:
+        """Before messages arrive that were sent at that time: the broker knew of nacks that it had read before."""
+        for offset in [each for each, end in holding.nacked.items() if heard_at(end) < sent_at]:
+            del holding.nacked[offset]
+            holding.unacked.pop(offset, None)
 
     def submit(self, era: Era, offsets: Sequence[int]) -> None:
         """Records an ack before it is sent: it may take effect, whatever the answer."""

@@ -5,7 +5,7 @@ It sees every record when it is stored, every object when it is created or delet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,12 +37,24 @@ def rows_of(batch: Batch) -> list[Row]:
 class TierHistory:
     """Watches the catalogue and the objects of one world."""
 
-    def __init__(self, history: History, objects: SimObjects, loop: SimLoop) -> None:
+    def __init__(
+        self,
+        history: History,
+        objects: SimObjects,
+        loop: SimLoop,
+        names: dict[str, str],
+        is_released: Callable[[str], bool],
+    ) -> None:
+        """`names` has the topic of each stream; `is_released` says whether it was taken from its last owner."""
         self.objects = objects
         self.rows: dict[str, dict[int, Row]] = {}  # stream: offset: row
+        self.removing: set[str] = set()  # streams that are about to be removed
         self.removed: set[str] = set()  # streams that were taken from their owners to be removed
         self.records: dict[str, StreamRecord] = {}
         self._history = history
+        self._names = names
+        self._is_released = is_released
+        self._versions: dict[str, int] = {}  # of the records
         self._published: dict[str, dict[str, Segment]] = {}  # stream: key: segment, including deleted ones
         self._published_at: dict[str, float] = {}
         self._doomed: set[str] = set()  # all keys that were ever doomed
@@ -50,14 +62,19 @@ class TierHistory:
         self._loop = loop
         objects.created, objects.deleting = self._created, self._deleting
 
-    def released(self, topic: str) -> None:
-        self.removed.add(topic)
+    def _note_removal(self, stream: str) -> None:
+        if stream in self.removing and self._is_released(stream):
+            self.removed.add(stream)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def stored(self, stream: str, before: StreamRecord, after: StreamRecord) -> None:
-        """Checks a change of a record that has just been stored."""
-        self.records[stream] = after
+    def stored(self, stream: str, after: StreamRecord, version: int) -> None:
+        """Checks a record, if it is newer than the one that was seen before."""
+        if version <= self._versions.get(stream, 0):
+            return
+        before = self.records.get(stream, StreamRecord())
+        self.records[stream], self._versions[stream] = after, version
+        self._note_removal(stream)
         if before.cold == after.cold:
             return
         self._check(stream not in self.removed, "I5", f"{stream}: its record changed after it was taken for removal")
@@ -118,7 +135,7 @@ class TierHistory:
         for key, _ in gone:
             read = self.objects.read_whole.get(key, -1.0)
             self._check(read > self._published_at[key], "I1", f"{key} was not read back before its local copies went")
-        if self._history.streams[stream].durability is Durability.BUFFERED:
+        if self._history.streams[self._names[stream]].durability is Durability.BUFFERED:
             return  # a power cut may have lost some
         kept_from = self.records[stream].kept_from
         for offset in self.rows.get(stream, {}):
@@ -135,7 +152,10 @@ class TierHistory:
     def _deleting(self, key: str) -> None:
         """Checks an object that is being deleted: its record gave it up before, and does not need it."""
         stream = self.stream_of(key)
-        if stream is None or stream in self.removed:
+        if stream is None:
+            return
+        self._note_removal(stream)
+        if stream in self.removed:
             return
         self._check(key in self._doomed, "I7", f"{key} is deleted, but its record never gave it up")
         needed = key in self.needed(stream)

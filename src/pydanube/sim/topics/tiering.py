@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import ConfigInvalid, DanubeError, SegmentDamaged, SegmentMissing
-from pydanube.broker.cold.tiering import Space, Tiering
+from pydanube.broker.cold.tiering import Space
 from pydanube.broker.topic.topic import Topic
+from pydanube.operations.topics import TruncateTopic
 from pydanube.ports.offload import Offload
 from pydanube.ports.segments import Segments
 from pydanube.sim.machine.offload import SimOffload
 from pydanube.storage.stream.cold import ColdReader, ColdTier
 from pydanube.storage.stream.stream import Stream
-from pydanube.stream.retention import RetentionPolicy
 from pydanube.stream.segments import SegmentPlan
 from pydanube.stream.tiering import TierSettings
 
 if TYPE_CHECKING:
-    from pydanube.sim.topics.broker import TopicBroker, TopicMemory
+    from pydanube.sim.topics.broker import TopicBroker
+    from pydanube.sim.topics.memory import TopicMemory
     from pydanube.sim.topics.world import TopicWorld
 
 LISTED_MAX = 4  # segments in a record; small, so that there are indexes, and indexes of indexes
-RETENTIONS = (RetentionPolicy(), RetentionPolicy(), RetentionPolicy(seconds=3), RetentionPolicy(bytes=6_000))
 
 
 def tier_settings(world: TopicWorld) -> TierSettings:
@@ -51,50 +52,51 @@ def cold_tier(world: TopicWorld, random: Random) -> ColdTier:
     return ColdTier(segments, ColdReader(segments), tier_settings(world))
 
 
-def tiering_of(broker: TopicBroker, tier: ColdTier) -> Tiering:
+def space_of(random: Random) -> Callable[[], Awaitable[Space]]:
     async def space() -> Space:
         """Reports a full disk now and then."""
-        return Space(broker.random.choice((0, 100_000, 100_000, 100_000)), 100_000)
+        return Space(random.choice((0, 100_000, 100_000, 100_000)), 100_000)
 
-    return Tiering(tier, broker.clock, lambda: list(broker.topics.values()), space=space, listed_max=LISTED_MAX)
+    return space
 
 
 async def read_through(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
     """Reads a topic from beginning to end repeatedly: without gaps, or with an error that names the loss."""
-    name, stream, tier = topic.name, topic.ledger.stream, broker.world.tier
+    session, tier = broker.session, broker.world.tier
     while True:
         await asyncio.sleep(broker.random.uniform(0.3, 2.0))
-        offset = topic.ledger.first
-        while offset < topic.ledger.confirmed_end:
-            try:
-                batches = await stream.read(offset, broker.random.choice((1, 1_000, 50_000)))
-            except DanubeError as error:
-                broker.world.loop.trace("read.failed", name, offset, error.code)
-                if isinstance(error, SegmentMissing | SegmentDamaged):
-                    tier.check_report(error)
-                break
-            offset = tier.read(name, offset, batches, first=stream.first, lossy=memory.history.lossy)
-            await asyncio.sleep(broker.random.choice((0.0, 0.05)))
+        try:
+            offset, end = await session.bounds(memory.name)
+            while offset < end:
+                batches = await session.read(memory.name, offset, broker.random.choice((1, 1_000, 50_000)))
+                first, end = await session.bounds(memory.name)
+                if batches:  # otherwise another owner has found fewer messages
+                    offset = tier.read(memory.stream, offset, batches, first=first, lossy=memory.history.lossy)
+                await asyncio.sleep(broker.random.choice((0.0, 0.05)))
+        except DanubeError as error:
+            broker.world.loop.trace("read.failed", memory.name, error.code)
+            if isinstance(error, SegmentMissing | SegmentDamaged):
+                tier.check_report(error)
 
 
 async def truncate_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
     draw, world = broker.random, broker.world
-    while True:
+    while not world.healed:
         await asyncio.sleep(draw.uniform(1.0, 4.0))
         writing = draw.random() < 0.5 and await _segment_being_written(topic.ledger.stream)
         first, end = topic.ledger.first, topic.ledger.confirmed_end
-        if world.healed or topic.lost:
+        if topic.lost:
             return
         before = draw.randint(first, first + (end - first) // 2)
         if writing:
             before = max(before, min(writing.last + 1, end))
         memory.history.truncated = max(memory.history.truncated, before)
         try:
-            await topic.truncate(before)
+            await broker.session.request(TruncateTopic(memory.name, before))
         except DanubeError as error:
-            world.loop.trace("truncate.failed", topic.name, before, error.code)
+            world.loop.trace("truncate.failed", memory.name, before, error.code)
             continue
-        world.loop.trace("truncated", topic.name, before)
+        world.loop.trace("truncated", memory.name, before)
 
 
 async def _segment_being_written(stream: Stream) -> SegmentPlan | None:

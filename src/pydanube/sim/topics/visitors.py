@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
 from pydanube.broker.topic.topic import Topic
+from pydanube.sim.topics.producers import batch_of, has_more, publish
 from pydanube.wire.batch import build
 
 if TYPE_CHECKING:
-    from pydanube.sim.topics.broker import TopicBroker, TopicMemory
+    from pydanube.sim.topics.broker import TopicBroker
+    from pydanube.sim.topics.memory import TopicMemory
     from pydanube.sim.topics.world import TopicWorld
 
 
-async def visit_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
+async def visit_now_and_then(broker: TopicBroker, memory: TopicMemory) -> None:
     draw, memory.departed = broker.random, []
-    while broker.has_more(memory):
+    while has_more(broker, memory):
         name = f"visitor-{broker.world.loop.events}"
         try:
-            session = await topic.attach(name, temporary=True)
+            handle = await broker.session.open_producer(memory.name, name, temporary=True)
         except DanubeError as error:
             broker.world.loop.trace("visitor.refused", name, error.code)
             await asyncio.sleep(0.1)
             continue
-        topic.sessions.hold(session)
         memory.sent += 1
-        batch = broker.batch(memory, name, 0, draw.choice((1, 2)))
-        own = build(batch.payloads(), publish_time=1, keys=batch.keys(), producer_id=session.producer)
-        await broker.publish(topic, memory, own, session.epoch)
+        batch = batch_of(broker, memory, name, 0, draw.choice((1, 2)))
+        own = build(batch.payloads(), publish_time=1, keys=batch.keys(), producer_id=handle.producer_id)
+        await publish(broker, handle, memory, own)
         if draw.random() < 0.8:
-            topic.sessions.release(session)
-            memory.departed.append(name)
+            with suppress(DanubeError):  # otherwise it may be remembered for a while
+                await handle.leave()
+                memory.departed.append(name)
         else:
-            topic.sessions.let_go(session)
+            handle.let_go()
         await asyncio.sleep(draw.uniform(0.0, 0.1))
 
 

@@ -100,6 +100,10 @@ class Cluster(World):
     async def serve(self, machine: Machine, randomness: SimRandomness, nodes: SimNodes) -> None:
         """Runs the broker on this machine until its process is killed."""
 
+    @abstractmethod
+    def known_ledgers(self) -> tuple[frozenset[LedgerId], LedgerId]:
+        """Every ledger of every stream, and the next number."""
+
     async def _open(
         self, machine: Machine, journal: SimDisk, data: list[SimDisk], randomness: SimRandomness
     ) -> DiskNode:
@@ -107,7 +111,7 @@ class Cluster(World):
         while True:
             try:
                 node = await DiskNode.open(data, self.settings(), randomness, journal=journal)
-                await node.reconcile_with_catalog(self.catalog.known(), self.catalog.next_ledger)
+                await node.reconcile_with_catalog(*self.known_ledgers())
                 return node
             except DanubeError as error:
                 self.loop.trace("node.cannot_start", machine.name, error.code)

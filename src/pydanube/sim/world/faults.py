@@ -167,8 +167,8 @@ class FaultInjector:
         self.world.owners[stream] = brokers[fault.target // 7 % len(brokers)].name
 
     def _catalogue(self, fault: Fault) -> None:
-        self.world.catalog.unreliable = 0.2 * fault.amount
-        self.later(fault.seconds * 2, setattr, self.world.catalog, "unreliable", 0.0)
+        self.world.set_unreliable(0.2 * fault.amount)
+        self.later(fault.seconds * 2, self.world.set_unreliable, 0.0)
 
     # -- object storage ------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class FaultInjector:
         world = self.world
         world.healed = True
         world.network.link = Link()
-        world.catalog.unreliable = 0.0
+        world.set_unreliable(0.0)
         world.network.heal()
         world.objects.heal()
         world.deaf.clear()

@@ -16,9 +16,9 @@ from pydanube.sim.machine.loop import Process, SimLoop
 from pydanube.sim.machine.network import Link, SimNetwork
 from pydanube.sim.machine.objects import SimObjects
 from pydanube.sim.plan import Plan
-from pydanube.sim.world.catalog import SimCatalog
 from pydanube.sim.world.history import History
 from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.messages import NODE_MESSAGES
 from pydanube.storage.node.settings import NodeSettings
 
 
@@ -46,13 +46,12 @@ class World(ABC):
     storage: list[Machine] = field(default_factory=list)
     brokers: list[Machine] = field(default_factory=list)
     addresses: dict[NodeIdentity, str] = field(default_factory=dict)
-    owners: dict[str, str] = field(default_factory=dict)  # the machine that should own each stream
+    owners: dict[str, str] = field(default_factory=dict)  # the broker that the clients of each stream use
     deaf: dict[str, int] = field(default_factory=dict)  # nodes that ignore some deletions; the number selects which
     healed: bool = False
 
     def __post_init__(self) -> None:
-        self.network = SimNetwork(self.loop, self.loop.fork_random("network"), Link())
-        self.catalog = SimCatalog(self.loop.fork_random("catalogue"))
+        self.network = SimNetwork(self.loop, self.loop.fork_random("network"), Link(), NODE_MESSAGES)
         self.objects = SimObjects(self.loop, self.loop.fork_random("objects"))
         plan = self.plan
         if plan.embedded:
@@ -62,7 +61,7 @@ class World(ABC):
             self.storage += [self._machine(f"s{number}", disks=True) for number in range(plan.nodes)]
             self.brokers += [self._machine(f"b{number}", disks=False) for number in range(plan.brokers)]
         for number in range(plan.streams):
-            name = f"t{number}"
+            name = self.plan.name_of(number)
             self.history.stream(name, plan.durabilities[number])
             self.owners[name] = self.brokers[number % len(self.brokers)].name
 
@@ -120,6 +119,10 @@ class World(ABC):
         """Kills the machine and empties its disks: it comes back as another node."""
         self.kill(machine)
         machine.disks = self._disks(f"{machine.name}.{machine.lives}")
+
+    @abstractmethod
+    def set_unreliable(self, probability: float) -> None:
+        """From now on, the metadata loses answers with this probability."""
 
     @abstractmethod
     async def _main(self, machine: Machine) -> None:

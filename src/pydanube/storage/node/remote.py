@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydanube.base.durability import Durability
-from pydanube.base.errors import DanubeError, NodeBusy, NodeReplaced, NodeUnreachable, error_table
+from pydanube.base.errors import (
+    DanubeError,
+    NodeBusy,
+    NodeReplaced,
+    NodeUnreachable,
+    PeerMessageTooLarge,
+    error_kind,
+)
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import CALL_SECONDS, CALLS_WAITING_MAX
 from pydanube.ports.network import Network
@@ -41,6 +48,7 @@ class NodeReply:
     identity: NodeIdentity
     error: str  # a code of the error table, empty if it went well
     value: Any  # the result, or the error's message
+    operation: str  # that was requested, because it says what the value is
 
 
 class RemoteCaller:
@@ -81,7 +89,7 @@ class RemoteCaller:
         if message.identity != identity:
             answer.set_exception(NodeReplaced(f"{sender} is node {message.identity} now, not {identity}"))
         elif message.error:
-            answer.set_exception(error_table().get(message.error, DanubeError)(message.value))
+            answer.set_exception((error_kind(message.error) or DanubeError)(message.value))
         else:
             answer.set_result(message.value)
 
@@ -153,7 +161,12 @@ class NodeServer:
             if error is not None and not isinstance(error, DanubeError):
                 raise error
             code, value = (error.code, str(error)) if isinstance(error, DanubeError) else ("", answer.result())
-            identity = self._node.identity
-            self._network.send(sender, NodeReply(request.session, request.number, identity, code, value))
+            try:
+                self._network.send(sender, self._reply(request, code, value))
+            except PeerMessageTooLarge as too_large:
+                self._network.send(sender, self._reply(request, too_large.code, str(too_large)))
 
         return reply
+
+    def _reply(self, request: NodeRequest, code: str, value: Any) -> NodeReply:
+        return NodeReply(request.session, request.number, self._node.identity, code, value, request.operation)
