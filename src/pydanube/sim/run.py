@@ -81,12 +81,6 @@ def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], Non
     return Outcome(plan, tuple(world.history.violations), digest, loop.events, acked, tuple(injector.done), lines)
 
 
-def _injector(world: World) -> FaultInjector:
-    if isinstance(world, MetadataWorld):
-        return MetadataFaultInjector(world)
-    return SinkFaultInjector(world) if isinstance(world, SinkWorld) else FaultInjector(world)
-
-
 def _build(loop: SimLoop, plan: Plan) -> World:
     if plan.whole_broker:
         return SinkWorld(loop, plan)
@@ -98,6 +92,8 @@ def _build(loop: SimLoop, plan: Plan) -> World:
 def _injector(world: World) -> FaultInjector:
     if isinstance(world, SinkWorld):
         return SinkFaultInjector(world)
+    if isinstance(world, MetadataWorld):
+        return MetadataFaultInjector(world)
     return TopicFaultInjector(world) if isinstance(world, TopicWorld) else FaultInjector(world)
 
 

@@ -76,6 +76,8 @@ class WatchedStore(RaftMetadata):
 class MetadataWorld(World):
     """`plan.messages` is how often each client does something, roughly."""
 
+    messages = None  # `SimPeers` makes the frames, for the identity that a node has in each life
+
     metadata: MetadataHistory = field(init=False)
     founded: Node | None = None  # what the first node says about itself
     formed: bool = False  # all nodes were voters once; then faults begin
@@ -90,6 +92,9 @@ class MetadataWorld(World):
         self.metadata = MetadataHistory(self.history)
         self._aim = self.loop.fork_random("aim")
         self.pause = self.plan.seconds / self.plan.messages
+
+    def set_unreliable(self, probability: float) -> None:
+        """Nothing: links and disks fail instead."""
 
     # -- a life of a node ----------------------------------------------------------------------------------------------
 

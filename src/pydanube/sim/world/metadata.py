@@ -12,7 +12,7 @@ from itertools import islice
 from random import Random
 
 from pydanube.base.errors import NodeUnreachable
-from pydanube.metadata.records import NO_SESSION, Check, Entry, Record, RequestedChange
+from pydanube.metadata.records import NO_SESSION, Check, Entry, Record, Repeat, RequestedChange
 from pydanube.sim.machine.loop import Process, SimLoop
 from pydanube.storage.metadata.store import MemoryMetadata, StoreWatch
 
@@ -93,18 +93,25 @@ class FollowedMetadata:
         session: int = NO_SESSION,
         reserve: bool = False,
         empty: str = "",
+        repeat: Repeat | None = None,
     ) -> int:
         shared = self._shared
         await shared.travel()
-        revision = await shared.transact(checks, changes, session=session, reserve=reserve, empty=empty)
+        revision = await shared.transact(checks, changes, session=session, reserve=reserve, empty=empty, repeat=repeat)
         count = len(shared.decided)
         await shared.travel()
         self.catch_up(count)
         return revision
 
-    async def barrier(self) -> None:
+    async def barrier(self) -> int:
         await self._shared.travel()
         self.catch_up(len(self._shared.decided))
+        return self.revision
+
+    async def reach(self, revision: int) -> int:
+        if self.revision < revision:
+            await self.barrier()
+        return revision
 
     async def open_session(self, seconds: float) -> int:
         await self._shared.travel()

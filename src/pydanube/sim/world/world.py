@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import JOURNAL_PENDING_BYTES_MAX
@@ -20,6 +21,7 @@ from pydanube.sim.world.history import History
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.messages import NODE_MESSAGES
 from pydanube.storage.node.settings import NodeSettings
+from pydanube.wire.peer.messages import MessageTable
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class Machine:
 class World(ABC):
     """The state of one run: its machines, and what all of them share."""
 
+    messages: ClassVar[MessageTable | None] = NODE_MESSAGES  # that the network makes frames of
+
     loop: SimLoop
     plan: Plan
     history: History = field(default_factory=History)
@@ -51,7 +55,7 @@ class World(ABC):
     healed: bool = False
 
     def __post_init__(self) -> None:
-        self.network = SimNetwork(self.loop, self.loop.fork_random("network"), Link(), NODE_MESSAGES)
+        self.network = SimNetwork(self.loop, self.loop.fork_random("network"), Link(), self.messages)
         self.objects = SimObjects(self.loop, self.loop.fork_random("objects"))
         plan = self.plan
         if plan.embedded:
