@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pydanube.access.principals import SYSTEM
@@ -81,7 +82,7 @@ class TopicBroker:
         """Opens a topic, and runs its clients as long as it is served here."""
         door, trace = self.door, self.world.loop.trace
         try:
-            await self._take(memory)
+            await self._take(memory.stream)
             opened = await door.topics.open(SYSTEM, Action.TOPIC_SERVE, memory.name)
             topic = opened.reliable
             life = door.observer.life_of(topic)
@@ -90,18 +91,27 @@ class TopicBroker:
         except DanubeError as error:
             return trace("open.failed", self.name, memory.name, error.code)
         clients = [asyncio.get_running_loop().create_task(work) for work in self._clients(topic, memory, life)]
-        while not topic.lost and not topic.closed:  # noqa: ASYNC110 - a topic does not report it
+        while not topic.lost and not topic.closed:
             await asyncio.sleep(0.1)
+            await self._take_letters(memory)
         for client in clients:
             client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
 
-    async def _take(self, memory: TopicMemory) -> None:
+    async def _take(self, stream: str) -> None:
         """Assigns the topic to this broker, as a manager of load would, if another one has it."""
         assignments, me = self.door.router.assignments, self.door.router.me
-        owner, epoch = assignments.get(memory.stream)
+        owner, epoch = assignments.get(stream)
         if owner is not None and owner.broker != me.broker:
-            await assignments.assign(Held(memory.stream, epoch), me)
+            await assignments.assign(Held(stream, epoch), me)
+
+    async def _take_letters(self, memory: TopicMemory) -> None:
+        """The dead-letter topic follows its topic: a broker cannot publish to a topic of another one."""
+        letters = memory.failure.dead_letter_topic
+        record = None if letters is None else self.door.directory.find(parse_topic(letters))
+        if record is not None and self.world.owners[memory.name] == self.name:
+            with suppress(DanubeError):  # it is tried again soon
+                await self._take(record.stream(None))
 
     def _clients(self, topic: Topic, memory: TopicMemory, life: int) -> list[Coroutine[Any, Any, None]]:
         traits = self.world.plan.traits

@@ -84,6 +84,8 @@ class ConsumerClient:
         if self._timing is not Timing.TAKEN:
             return
         gone = Ranges(sorted(ranges))
+        for offset in [each for each in self._holding.unacked if gone.within(each, each)]:
+            del self._holding.unacked[offset]
         stale = [each for each in self._queue if gone.within(each.first, each.last)]
         if self.subscription.kind is SubscriptionKind.SHARED:
             label = f"{self._topic.name}/{self.subscription.name}"
