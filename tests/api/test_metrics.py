@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import pydanube
 from api.http_client import Http, with_http
 from pydanube.access.principals import Principal
-from pydanube.api.listening.loop_watch import LoopWatch, TurnLengths
+from pydanube.api.listening import loop_watch
+from pydanube.api.listening.loop_watch import OLD_SECONDS, OLD_SECONDS_MAX, LoopWatch, TurnLengths
 from pydanube.api.server import Server
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import LedgerDamaged
@@ -326,6 +327,49 @@ def test_a_pause_of_the_collector_counts_for_the_longest_turn() -> None:
     assert lengths.longest_pause.seconds == lengths.longest.seconds == 0.5
     assert lengths.dearest.seconds == 0, "the processor did nothing"
     assert watch._collecting not in gc.callbacks
+
+
+class Closed:
+    """Something in a cycle, like a closed topic."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_what_has_ended_does_not_stay_in_memory_for_months(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed topics and deleted subscriptions are in cycles, and too old to be examined with new objects."""
+    monkeypatch.setattr(loop_watch, "OLD_OBJECTS_MIN", 1_000)
+    loop, lengths = Loop(), TurnLengths()
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000)
+    watch = LoopWatch(loop, lengths, loop.time)  # type: ignore[arg-type]
+
+    def ring(late: float) -> None:
+        if busy:
+            lengths.add(0.001, 0.001)
+        loop.ring(late)
+
+    def left() -> int:
+        return sum(type(each) is Closed for each in gc.get_objects())
+
+    try:
+        _ = [Closed() for _ in range(2_000)]
+        gc.collect(1)
+        del _
+        ring(OLD_SECONDS)
+        assert left() == (2_000 if busy else 0), "a busy loop is not held up"
+        ring(OLD_SECONDS_MAX)
+        assert left() == 0
+        kept, full = [Closed() for _ in range(100)], gc.get_stats()[2]["collections"]
+        ring(OLD_SECONDS_MAX)
+        assert (len(kept), gc.get_stats()[2]["collections"]) == (100, full), "there are too few to look for any"
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+        watch.stop()
 
 
 def test_new_objects_are_examined_before_they_are_many() -> None:

@@ -233,8 +233,8 @@ def collect_seldom() -> None:
     """Makes garbage collection rare. Few objects here are in cycles, and searching all objects of ten thousand topics
     takes long.
 
-    Full collections are therefore as rare as possible. New objects are examined in small portions, because the loop
-    stands still meanwhile: two thousand objects take a fraction of a millisecond. The interpreter counts new objects
+    Full collections are therefore as rare as possible: only `LoopWatch` begins them. New objects are examined in small
+    portions, because the loop stands still meanwhile: two thousand objects take a fraction of a millisecond. The interpreter counts new objects
     less those that are gone, and so may begin with a hundred thousand of them, when a cache of small batches drops an
     old one for each new one. `LoopWatch` has new objects examined before they are that many.
     """
