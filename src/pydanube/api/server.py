@@ -234,9 +234,10 @@ def collect_seldom() -> None:
     takes long.
 
     Full collections are therefore as rare as possible: only `LoopWatch` begins them. New objects are examined in small
-    portions, because the loop stands still meanwhile: two thousand objects take a fraction of a millisecond. The interpreter counts new objects
-    less those that are gone, and so may begin with a hundred thousand of them, when a cache of small batches drops an
-    old one for each new one. `LoopWatch` has new objects examined before they are that many.
+    portions, because the loop stands still meanwhile: two thousand objects take a fraction of a millisecond. The
+    interpreter counts new objects less those that are gone, and so may begin with a hundred thousand of them, when a
+    cache of small batches drops an old one for each new one. `LoopWatch` has new objects examined before they are that
+    many.
     """
     gc.collect()
     gc.freeze()

@@ -18,9 +18,7 @@ from pydanube.base.counting import Histogram
 WATCH_SECONDS = 0.02  # between two samples
 COLLECT_SECONDS = 1.0
 NEW_OBJECTS = 1  # the older of two generations of the collector; between two samples come ten thousand that stay
-OLD_OBJECTS = (
-    2  # the generation of those that stay, and of closed topics and deleted subscriptions, which are in cycles
-)
+OLD_OBJECTS = 2  # the generation of those that stay; closed topics and deleted subscriptions, in cycles, are there too
 OLD_OBJECTS_MIN = 200_000  # about 40 MB, and a tenth of a second to examine; fewer are left alone
 OLD_SECONDS = 600.0  # between two looks at how many they are, while the loop is idle
 OLD_SECONDS_MAX = 6 * 3600.0  # the same while it is never idle for a second
