@@ -36,6 +36,8 @@ def laughs(levels: int) -> dict[str, Any]:
         ({"$ref": "http://example.com/schema.json"}, "Retrieval is disabled"),
         ({"$ref": "file:///etc/passwd"}, "Retrieval is disabled"),
         ({"$ref": "#/$defs/missing"}, "does not exist"),
+        ({"$id": "http://[", "$ref": "other"}, "Invalid URI"),
+        ({"$ref": "#/prefixItems/" + "9" * 5_000, "prefixItems": [{}]}, "array index"),
         ({"pattern": "(?=a)b"}, "regex"),
         ({"pattern": "(a{1000}){1000}"}, "regex"),
         ({"pattern": "("}, "regex"),
