@@ -16,6 +16,7 @@ from pydanube.schema.compatibility import incompatibilities
 from pydanube.schema.definition import Reference, Source, canonical, check_references, fingerprint
 from pydanube.schema.kinds import CompatibilityMode, SchemaType, type_named
 from pydanube.schema.parsing import parse
+from pydanube.schema.protobuf.schema import ProtobufSchema
 from pydanube.schema.texts import read_json, text_of
 from schema.making import avro, field, json_schema, record
 
@@ -120,6 +121,18 @@ def test_what_is_not_plain_json_is_refused(text: str, reason: str) -> None:
         read_json(text)
 
 
+@pytest.mark.parametrize("number", ["0x" + "f" * 20_000, "9" * 20_000])
+def test_numbers_of_protobuf_are_bounded(number: str) -> None:
+    with pytest.raises(SchemaInvalid, match="is not a valid number"):
+        parse(Source(SchemaType.PROTOBUF, f"message A {{ optional int32 a = {number}; }}"))
+
+
+def test_half_a_surrogate_pair_in_a_protobuf_string_is_left_out() -> None:
+    found = parse(Source(SchemaType.PROTOBUF, r'message A { optional string a = 1 [default = "b\ud800c"]; }'))
+    assert isinstance(found, ProtobufSchema)
+    assert found.file.message_type[0].field[0].default_value == "bc"
+
+
 def test_text_is_utf_8_without_control_characters() -> None:
     with pytest.raises(SchemaInvalid, match="byte 1 of the definition is not UTF-8"):
         text_of(b"a\xff")
@@ -170,6 +183,8 @@ def test_long_lists_are_compared_in_little_time() -> None:
     patterns = json_schema({"properties": names, "patternProperties": {f"a{n}*": {} for n in range(900)}})
     with pytest.raises(SchemaTooComplex, match="steps"):
         patterns.breaks_reading(patterns)
+    itself = json_schema({"properties": {f"p{n}": {"$ref": "#"} for n in range(1_200)}})
+    assert len(list(itself.root.referred(set()))) == 1  # each is validated, which took a second
     reserved = ",".join(f"{100_000 + 2 * n}" for n in range(1_500))
     fields = "".join(f"int32 f{n} = {n};" for n in range(1, 900))
     held = parse(Source(SchemaType.PROTOBUF, f'syntax = "proto3"; message W {{ reserved {reserved}; {fields} }}'))

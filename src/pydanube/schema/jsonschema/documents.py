@@ -162,15 +162,17 @@ class Document:
             self._chosen[key] = make()
         return self.node(self._chosen[key])
 
-    def referred(self) -> Iterator[dict[str, Any]]:
-        """The schemas that a `$ref` in this document means, each with the draft by which it is read.
+    def referred(self, known: set[int]) -> Iterator[dict[str, Any]]:
+        """The schemas that a `$ref` in this document means, each with the draft by which it is read, without those that
+        are known by now.
 
         They can be anywhere, also where no one else takes them for schemas.
         """
         for each in _inside(self.value):
             reference = each.get("$ref")
             found = self.find(reference) if isinstance(reference, str) else None
-            if found is not None and isinstance(found.value, dict):
+            if found is not None and isinstance(found.value, dict) and id(found) not in known:
+                known.add(id(found))
                 yield {**found.value, "$schema": f"{DRAFT_7}#" if found.document.draft_7 else DRAFT_2020}
 
 
