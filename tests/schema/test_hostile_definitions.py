@@ -267,6 +267,9 @@ def test_references_are_bounded_and_have_names_of_their_own() -> None:
     inner = Source(SchemaType.AVRO, json.dumps(record(field("l", "Line"), name="Box")), {"Line": other})
     with pytest.raises(SchemaInvalid, match="two different definitions"):
         parse(Source(SchemaType.AVRO, '"Line"', {"Line": line, "Box": inner}))
+    outer = Source(SchemaType.JSON_SCHEMA, '{"type": "integer"}', {"x": Source(SchemaType.JSON_SCHEMA, "{}")})
+    with pytest.raises(SchemaInvalid, match="two different definitions"):
+        parse(Source(SchemaType.JSON_SCHEMA, "true", {"x": outer}))
     with pytest.raises(SchemaInvalid, match="has the type avro"):
         parse(Source(SchemaType.JSON_SCHEMA, "{}", {"Line": line}))
     parse(Source(SchemaType.AVRO, json.dumps(record(field("b", "Box"))), {"Box": inner}))
