@@ -195,6 +195,25 @@ def test_a_topic_with_more_partitions_than_fit_one_transaction_is_assigned_as_it
     Brokers().play(story)
 
 
+def test_deleted_topics_leave_neither_assignments_nor_memory() -> None:
+    """Topics that store nothing have no streams that would be removed later, but partitions beyond those that fit the
+    deleting transaction."""
+
+    async def story(brokers: Brokers) -> None:
+        door = await brokers.start("a")
+        for reliable in (True, False):
+            record = await door.directory.create_topic(parse_topic(TOPIC), partitions=300, reliable=reliable)
+            for partition in (0, 298, 299):
+                await served(door, f"{TOPIC}-part-{partition}")
+            await caller(door).carry_out(DeleteTopic(TOPIC))
+            with pytest.raises(TopicNotFound):  # one that was on its way
+                await door.router.tenure(record, record.partition_names()[299])
+            assert brokers.assignments.topics() == []
+            assert door.router._openings == {}
+
+    Brokers().play(story)
+
+
 @pytest.mark.parametrize("topics", [1, 300])
 def test_users_of_a_topic_that_another_broker_gets_are_told_at_once(topics: int) -> None:
     """Nothing is written meanwhile: the old owner watches the assignments."""

@@ -55,7 +55,7 @@ class Router:
         self._catalog = catalog
         self._topics = Table(store, TOPICS)
         self._brokers = Table(store, BROKERS)
-        self._openings: dict[str, int] = {}  # how often each topic was opened since this broker started
+        self._openings: dict[str, int] = {}  # how often each topic that exists was opened in this life
 
     @classmethod
     def of(cls, broker: str, store: MetadataStore, catalog: Catalog, randomness: Randomness) -> Router:
@@ -103,10 +103,19 @@ class Router:
         opening = self._openings.get(topic, 0)
         self._openings[topic] = opening + 1
         owner = replace(self.me, opening=opening)
-        await edited(self._store, partial(self._take, record, name, owner), reserve=True)
+        try:
+            await edited(self._store, partial(self._take, record, name, owner), reserve=True)
+        except TopicNotFound:
+            self._openings.pop(topic, None)  # after `forget`, too: it is never opened again
+            raise
         tenure = Tenure(topic, owner, self.assignments.get(topic)[1], self._catalog)
         await tenure.confirm()
         return tenure
+
+    def forget(self, record: TopicRecord) -> None:
+        """Called when the topic was deleted: streams of these names are never opened again."""
+        for name in record.partition_names():
+            self._openings.pop(record.stream(name.partition), None)
 
     def _take(self, record: TopicRecord, name: TopicName, owner: Assignment, edit: Edit) -> None:
         topic = record.stream(name.partition)

@@ -44,10 +44,13 @@ class Leftovers:
         return len(self._streams)
 
     def add(self, record: TopicRecord) -> None:
-        """Adds all streams of a topic that was deleted and is not open."""
-        for name in record.partition_names() if record.reliable else ():
+        """Adds all streams of a topic that was deleted and is not open. One that stores nothing has only assignments,
+        of which the deletion may have left some."""
+        for name in record.partition_names():
             stream = record.stream(name.partition)
-            self._streams |= {stream: None, state_stream(stream): None}
+            self._streams[stream] = None
+            if record.reliable:
+                self._streams[state_stream(stream)] = None
 
     async def find(self, directory: Directory) -> None:
         """Finds what an interrupted deletion has left."""

@@ -344,6 +344,7 @@ class OpenTopics:
         if opening:
             await cut_off(opening)
             await self._directory.settled()  # what they decided must be visible before leftovers are looked for
+        self.router.forget(record)
 
     # -- policies and the bytes of namespaces --------------------------------------------------------------------------
 
