@@ -17,6 +17,7 @@ from pydanube.access.rights import (
     namespace_resource,
     pipeline_resource,
     sink_resource,
+    subject_resource,
     subscription_resource,
     topic_resource,
 )
@@ -33,6 +34,7 @@ EXAMPLES = {
     ResourceKind.SUBSCRIPTION: subscription_resource(parse_topic("/shop/orders"), "billing"),
     ResourceKind.SINK: sink_resource("/shop/orders"),
     ResourceKind.PIPELINE: pipeline_resource("flow"),
+    ResourceKind.SUBJECT: subject_resource("orders-value"),
 }
 
 

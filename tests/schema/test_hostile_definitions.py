@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydanube.base.errors import DanubeError, SchemaInvalid, SchemaTooComplex
-from pydanube.base.limits import SCHEMA_BYTES_MAX, SCHEMA_PAYLOAD_DEPTH_MAX
+from pydanube.base.limits import SCHEMA_BYTES_MAX, SCHEMA_PAYLOAD_DEPTH_MAX, SCHEMA_STEPS_MAX
+from pydanube.schema.compatibility import incompatibilities
 from pydanube.schema.definition import Reference, Source, canonical, check_references, fingerprint
-from pydanube.schema.kinds import SchemaType, type_named
+from pydanube.schema.kinds import CompatibilityMode, SchemaType, type_named
 from pydanube.schema.parsing import parse
+from pydanube.schema.protobuf.schema import ProtobufSchema
 from pydanube.schema.texts import read_json, text_of
 from schema.making import avro, field, json_schema, record
 
@@ -34,6 +37,8 @@ def laughs(levels: int) -> dict[str, Any]:
         ({"$ref": "http://example.com/schema.json"}, "Retrieval is disabled"),
         ({"$ref": "file:///etc/passwd"}, "Retrieval is disabled"),
         ({"$ref": "#/$defs/missing"}, "does not exist"),
+        ({"$id": "http://[", "$ref": "other"}, "Invalid URI"),
+        ({"$ref": "#/prefixItems/" + "9" * 5_000, "prefixItems": [{}]}, "array index"),
         ({"pattern": "(?=a)b"}, "regex"),
         ({"pattern": "(a{1000}){1000}"}, "regex"),
         ({"pattern": "("}, "regex"),
@@ -116,6 +121,18 @@ def test_what_is_not_plain_json_is_refused(text: str, reason: str) -> None:
         read_json(text)
 
 
+@pytest.mark.parametrize("number", ["0x" + "f" * 20_000, "9" * 20_000])
+def test_numbers_of_protobuf_are_bounded(number: str) -> None:
+    with pytest.raises(SchemaInvalid, match="is not a valid number"):
+        parse(Source(SchemaType.PROTOBUF, f"message A {{ optional int32 a = {number}; }}"))
+
+
+def test_half_a_surrogate_pair_in_a_protobuf_string_is_left_out() -> None:
+    found = parse(Source(SchemaType.PROTOBUF, r'message A { optional string a = 1 [default = "b\ud800c"]; }'))
+    assert isinstance(found, ProtobufSchema)
+    assert found.file.message_type[0].field[0].default_value == "bc"
+
+
 def test_text_is_utf_8_without_control_characters() -> None:
     with pytest.raises(SchemaInvalid, match="byte 1 of the definition is not UTF-8"):
         text_of(b"a\xff")
@@ -129,6 +146,59 @@ def test_a_comparison_that_takes_too_long_ends() -> None:
     old, new = avro(records), avro([{**each, "aliases": [f"R{n}" for n in range(60)]} for each in records])
     with pytest.raises(SchemaTooComplex, match="steps"):
         new.breaks_reading(old)
+
+
+def test_a_break_in_a_type_that_is_used_again_and_again_is_not_listed_without_end() -> None:
+    """Each level uses the one below twice, so one changed type breaks 2^40 places."""
+
+    def records(leaf: str) -> Any:
+        levels = [record(field("x", leaf), name="R0")]
+        levels += [record(field("a", f"R{n - 1}"), field("b", f"R{n - 1}"), name=f"R{n}") for n in range(1, 41)]
+        return avro(record(*(field(f"l{n}", each) for n, each in enumerate(levels))))
+
+    def objects(leaf: str) -> Any:
+        levels: dict[str, Any] = {
+            f"r{n}": {"properties": {name: {"$ref": f"#/$defs/r{n - 1}"} for name in "ab"}} for n in range(1, 41)
+        }
+        return json_schema({"$ref": "#/$defs/r40", "$defs": {"r0": {"type": leaf}, **levels}})
+
+    def messages(leaf: str) -> Any:
+        levels = "".join(f"message M{n} {{ M{n - 1} a = 1; M{n - 1} b = 2; }}" for n in range(1, 41))
+        text = f'syntax = "proto3"; message W {{ M40 m = 1; }} message M0 {{ {leaf} x = 1; }} {levels}'
+        return parse(Source(SchemaType.PROTOBUF, text))
+
+    pairs = [(records("long"), records("string")), (objects("integer"), objects("string"))]
+    for new, old in [*pairs, (messages("int32"), messages("string"))]:
+        with suppress(SchemaTooComplex):
+            assert 0 < len(new.breaks_reading(old)) <= SCHEMA_STEPS_MAX
+
+
+def test_long_lists_are_compared_in_little_time() -> None:
+    """Each of these took minutes when every item was compared with every other one."""
+    values = list(range(5_000))
+    assert json_schema({"enum": values}).breaks_reading(json_schema({"enum": values[::-1]})) == []
+    both = json_schema({"allOf": [{"enum": values}, {"enum": values[::-1]}]})
+    assert json_schema({"enum": values}).breaks_reading(both) == []
+    names = {f"p{n}": {} for n in range(900)}
+    patterns = json_schema({"properties": names, "patternProperties": {f"a{n}*": {} for n in range(900)}})
+    with pytest.raises(SchemaTooComplex, match="steps"):
+        patterns.breaks_reading(patterns)
+    itself = json_schema({"properties": {f"p{n}": {"$ref": "#"} for n in range(1_200)}})
+    assert len(list(itself.root.referred(set()))) == 1  # each is validated, which took a second
+    reserved = ",".join(f"{100_000 + 2 * n}" for n in range(1_500))
+    fields = "".join(f"int32 f{n} = {n};" for n in range(1, 900))
+    held = parse(Source(SchemaType.PROTOBUF, f'syntax = "proto3"; message W {{ reserved {reserved}; {fields} }}'))
+    assert held.breaks_replacing(held) == []
+
+
+def test_types_too_deep_inside_each_other_are_refused_and_not_a_failure() -> None:
+    levels: dict[str, Any] = {"r0": {"type": "string"}}
+    for n in range(1, 200):
+        inner = {"properties": {"a": {"$ref": f"#/$defs/r{n - 1}"}}}
+        levels[f"r{n}"] = {**inner, "allOf": [inner, inner]}
+    schema = json_schema({"$ref": "#/$defs/r199", "$defs": levels})
+    with pytest.raises(SchemaTooComplex, match="too deep to be compared"):
+        incompatibilities(CompatibilityMode.BACKWARD, schema, [(1, schema)])
 
 
 def test_payloads_cannot_exhaust_the_stack_or_the_memory() -> None:
@@ -197,6 +267,9 @@ def test_references_are_bounded_and_have_names_of_their_own() -> None:
     inner = Source(SchemaType.AVRO, json.dumps(record(field("l", "Line"), name="Box")), {"Line": other})
     with pytest.raises(SchemaInvalid, match="two different definitions"):
         parse(Source(SchemaType.AVRO, '"Line"', {"Line": line, "Box": inner}))
+    outer = Source(SchemaType.JSON_SCHEMA, '{"type": "integer"}', {"x": Source(SchemaType.JSON_SCHEMA, "{}")})
+    with pytest.raises(SchemaInvalid, match="two different definitions"):
+        parse(Source(SchemaType.JSON_SCHEMA, "true", {"x": outer}))
     with pytest.raises(SchemaInvalid, match="has the type avro"):
         parse(Source(SchemaType.JSON_SCHEMA, "{}", {"Line": line}))
     parse(Source(SchemaType.AVRO, json.dumps(record(field("b", "Box"))), {"Box": inner}))

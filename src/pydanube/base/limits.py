@@ -355,6 +355,9 @@ AGE_READS_MAX = 100  # the same in one answer about subscriptions: about ten mil
 
 # -- gRPC face -------------------------------------------------------------------------------------------------------
 GRPC_BODIES_BYTES_MAX = 128 * MIB  # of all requests being received; beyond it HttpBusy
+GRPC_ANONYMOUS_BYTES_MAX = (
+    4 * KIB
+)  # of a request of a caller without a token, where one is needed: it may ask for health
 GRPC_BODY_SECONDS = 60.0  # from the first byte of a request to its last; the largest at 70 KiB/s
 GRPC_FIELDS_MAX = 1_024  # of a request, counting each attribute of a message; decoding 380,000 would take seconds
 GRPC_COALESCED_BYTES = 1 * MIB  # of messages that arrive in one read and become one batch
@@ -418,6 +421,7 @@ SCHEMA_SOURCES_MAX = 128  # definitions that one needs, directly and through oth
 SCHEMA_STEPS_MAX = 20_000  # pairs of types in one comparison; about a tenth of a second
 SCHEMA_EXPANDED_MAX = 2_000  # subschemas that a JSON Schema applies to one value; they are checked for each payload
 SCHEMA_BREAKS_MAX = 60  # places named in one answer, so that it fits a control frame; the last one counts the others
+SCHEMA_BREAKS_KEPT_MAX = 500  # of two types; a type that is used twice inside another doubles its own
 SCHEMA_BREAK_CHARACTERS_MAX = 200  # of a path and of a reason in it
 SCHEMA_REGEX_BYTES_MAX = 256 * KIB  # of memory for one compiled regular expression
 SCHEMA_VERSIONS_MAX = 250  # of one subject; a registration reads all of them, in a few milliseconds

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from pydanube.base.errors import SchemaTooComplex
-from pydanube.base.limits import SCHEMA_STEPS_MAX
+from pydanube.base.limits import SCHEMA_BREAKS_KEPT_MAX, SCHEMA_STEPS_MAX
 from pydanube.schema.schema import Break
 
 N = TypeVar("N")
@@ -31,33 +31,42 @@ class Comparison(Generic[N]):
         self._known: dict[tuple[int, int], list[Break]] = {}
         self._open: set[tuple[int, int]] = set()
         self._broken: set[tuple[int, int]] = set()  # found by this round, or an earlier one
+        self._assumed: set[tuple[int, int]] = set()  # taken to be compatible in this round
 
     def run(self, reader: N, writer: N) -> list[Break]:
         while True:
-            before = len(self._broken)
-            self._known.clear()
             found = self.breaks(reader, writer)
-            if len(self._broken) == before:
+            if not self._assumed & self._broken:
                 return [each for each in found if each.reason != INSIDE_ITSELF] or found
+            self._known.clear()
+            self._assumed.clear()
+
+    def spend(self, steps: int) -> None:
+        """Counts work, and refuses more of it than a comparison may take."""
+        self._steps += steps
+        if self._steps > SCHEMA_STEPS_MAX:
+            raise SchemaTooComplex(f"comparing the two schemas takes more than {SCHEMA_STEPS_MAX:,} steps")
 
     def breaks(self, reader: N, writer: N) -> list[Break]:
         if self._followed is not None:
             reader, writer = self._followed(reader), self._followed(writer)
         pair = (id(reader), id(writer))
         if pair in self._open:
-            return [Break("", INSIDE_ITSELF)] if pair in self._broken else []
+            if pair in self._broken:
+                return [Break("", INSIDE_ITSELF)]
+            self._assumed.add(pair)
+            return []
         if pair in self._known:
             return self._known[pair]
-        self._steps += 1
-        if self._steps > SCHEMA_STEPS_MAX:
-            raise SchemaTooComplex(f"comparing the two schemas takes more than {SCHEMA_STEPS_MAX:,} steps")
+        self.spend(1)
         self._kept.append((reader, writer))
         self._open.add(pair)
         try:
-            found = self._compare(self, reader, writer)
+            found = self._compare(self, reader, writer)[:SCHEMA_BREAKS_KEPT_MAX]
         finally:
             self._open.discard(pair)
         if found:
+            self.spend(len(found) - 1)
             self._broken.add(pair)
         self._known[pair] = found
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pydanube.base.errors import SchemaTooComplex
 from pydanube.base.limits import SCHEMA_BREAK_CHARACTERS_MAX, SCHEMA_BREAKS_MAX
 from pydanube.schema.kinds import CompatibilityMode
 from pydanube.schema.schema import Break, Schema
@@ -47,8 +48,13 @@ def _breaks(mode: CompatibilityMode, new: Schema, old: Schema) -> list[Break]:
     if new.type is not old.type:
         return [Break("", f"the type is {new.type}, and was {old.type}")]
     found = list(new.breaks_replacing(old))
-    if mode.is_backward:
-        found += new.breaks_reading(old)
-    if mode.is_forward:
-        found += [Break(each.path, f"readers with the older schema: {each.reason}") for each in old.breaks_reading(new)]
+    try:
+        if mode.is_backward:
+            found += new.breaks_reading(old)
+        if mode.is_forward:
+            found += [
+                Break(each.path, f"readers with the older schema: {each.reason}") for each in old.breaks_reading(new)
+            ]
+    except RecursionError:
+        raise SchemaTooComplex("the types are inside each other too deep to be compared") from None
     return found

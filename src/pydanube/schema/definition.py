@@ -85,6 +85,8 @@ def sources_of(source: Source) -> list[tuple[str, Source]]:
             if len(found) >= SCHEMA_SOURCES_MAX:
                 raise SchemaTooComplex(f"the definition needs more than {SCHEMA_SOURCES_MAX} others")
             collect(each)
+            if name in found:  # inside the definition that it names itself
+                raise SchemaInvalid(f"two different definitions are referred to as {name}")
             found[name] = each
 
     collect(source)

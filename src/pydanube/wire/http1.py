@@ -85,6 +85,10 @@ class RequestReader:
         """Whether the head of a request is complete, and its body is not."""
         return self._head is not None
 
+    def header(self, name: str) -> str | None:
+        """A header of the request whose body is being received."""
+        return None if self._head is None else self._head.headers.get(name)
+
     @property
     def started(self) -> bool:
         """Whether a part of a request was received."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
+from pydanube.access.rights import Action
 from pydanube.api.http.answer import Answer
 from pydanube.api.http.errors import problem
 from pydanube.api.listening.deadlines import Deadline
@@ -183,6 +184,8 @@ class HttpConnection(Worker):
         held = self._reader.held
         self._face.held += held - self._held
         self._held = held
+        if held > HTTP_PIPELINED_BYTES_MAX and self._reader.in_body:  # much to hold for a caller that may do nothing
+            self._callers.session_of(self._reader.header("authorization")).ask(Action.SECURITY_SELF)
         if self._face.held > HTTP_BODIES_BYTES_MAX and held > HTTP_PIPELINED_BYTES_MAX:
             raise HttpBusy("other requests are being received")
 

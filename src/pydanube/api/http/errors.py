@@ -49,12 +49,17 @@ def problem(error: BaseException) -> Answer:
         retriable=kind.retriable,
         help=kind.help,
     )
+    return Answer(status, msgspec.json.encode(document), PROBLEM, headers_of(error))
+
+
+def headers_of(error: DanubeError) -> dict[str, str]:
+    """What a client's library has to know beside the document."""
     headers = {"Allow": error.allow} if isinstance(error, MethodNotAllowed) else {}
-    if status == 401:
+    if error.http_status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if status in (429, 503):
+    if error.http_status in (429, 503):
         headers["Retry-After"] = str(RETRY_SECONDS)
-    return Answer(status, msgspec.json.encode(document), PROBLEM, headers)
+    return headers
 
 
 def title_of(kind: type[DanubeError]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from pydanube.api.http.answer import JSON, Answer
+from pydanube.api.http.errors import headers_of
 from pydanube.api.http.face import Caller
 from pydanube.api.http.router import Route
 from pydanube.api.listening.failures import error_of
@@ -249,7 +250,7 @@ def _route(method: str, template: str, name: str, handler: Handler) -> Route:
                 number = no_version
             status = error.http_status
             document = {"error_code": number, "message": str(error), "status": status, "code": error.code}
-            return Answer(status, msgspec.json.encode(document), CONTENT_TYPE)
+            return Answer(status, msgspec.json.encode(document), CONTENT_TYPE, headers_of(error))
 
     in_path = [each[1:-1] for each in template.split("/") if each.startswith("{")]
     query = [each for each in _HINTS if each not in in_path]

@@ -12,7 +12,7 @@ from typing import Any
 from pydanube.base.fields import shown
 from pydanube.schema.comparison import Comparison
 from pydanube.schema.jsonschema.documents import Document, Node, Value, alike
-from pydanube.schema.jsonschema.merging import listed_values, same, types_of
+from pydanube.schema.jsonschema.merging import listed_values, types_of
 from pydanube.schema.jsonschema.properties import compare_objects
 from pydanube.schema.jsonschema.values import compare_arrays, compare_numbers, compare_strings
 from pydanube.schema.schema import Break
@@ -111,7 +111,8 @@ def _listed(read: dict[str, Any], wrote: dict[str, Any]) -> list[Break]:
         return []
     if written is None:
         return [Break("", "the reader accepts only listed values, and others may have been written")]
-    refused = [each for each in written if not any(same(each, other) for other in accepted)]
+    known = set(map(write_json, accepted))
+    refused = [each for each in written if write_json(each) not in known]
     return [Break("", f"the reader's list of values lacks {shown(each)}") for each in refused]
 
 
@@ -177,7 +178,7 @@ def _list_others(first: dict[str, Any], second: dict[str, Any]) -> bool:
     listed, others = listed_values(first), listed_values(second)
     if listed is None or others is None:
         return False
-    return not any(same(each, another) for each in listed for another in others)
+    return set(map(write_json, listed)).isdisjoint(map(write_json, others))
 
 
 def _followed(node: Node) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema"
 DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
 _LISTS = ("allOf", "anyOf", "oneOf")  # of schemas for the same value
 _SINGLE = ("not", "if", "then", "else")
+_INDEX = re.compile("[0-9]{1,9}")  # of a list
 _DATA = ("const", "enum", "default", "examples")  # a `$ref` in them is not one
 
 
@@ -67,8 +69,14 @@ class Document:
         name, _, fragment = reference.partition("#")
         if not name or name == self._base:
             return self._at(unquote(fragment))
-        other = self._others.get(name) or self._others.get(urljoin(self._base, name))
+        other = self._others.get(name) or self._others.get(self._joined(name))
         return other._at(unquote(fragment)) if other is not None else None
+
+    def _joined(self, name: str) -> str:
+        try:
+            return urljoin(self._base, name)
+        except ValueError:
+            return name  # the library refuses it later, with a reason
 
     def flat(self, value: Value) -> Value:
         """The schema with what it refers to and all of its `allOf` as one: it allows the same, or more."""
@@ -116,7 +124,7 @@ class Document:
             step = step.replace("~1", "/").replace("~0", "~")
             if isinstance(value, dict) and step in value:
                 value = value[step]
-            elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            elif isinstance(value, list) and _INDEX.fullmatch(step) and int(step) < len(value):
                 value = value[int(step)]
             else:
                 return None
@@ -154,15 +162,17 @@ class Document:
             self._chosen[key] = make()
         return self.node(self._chosen[key])
 
-    def referred(self) -> Iterator[dict[str, Any]]:
-        """The schemas that a `$ref` in this document means, each with the draft by which it is read.
+    def referred(self, known: set[int]) -> Iterator[dict[str, Any]]:
+        """The schemas that a `$ref` in this document means, each with the draft by which it is read, without those that
+        are known by now.
 
         They can be anywhere, also where no one else takes them for schemas.
         """
         for each in _inside(self.value):
             reference = each.get("$ref")
             found = self.find(reference) if isinstance(reference, str) else None
-            if found is not None and isinstance(found.value, dict):
+            if found is not None and isinstance(found.value, dict) and id(found) not in known:
+                known.add(id(found))
                 yield {**found.value, "$schema": f"{DRAFT_7}#" if found.document.draft_7 else DRAFT_2020}
 
 

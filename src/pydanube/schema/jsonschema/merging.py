@@ -55,7 +55,8 @@ def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
         elif name in _LOWER:
             found[name] = min(found[name], value)
         elif name == "enum":
-            found[name] = [each for each in found[name] if any(same(each, other) for other in value)]
+            others = set(map(write_json, value))
+            found[name] = [each for each in found[name] if write_json(each) in others]
         elif name == "allOf":
             found[name] = [*found[name], *value]
         elif name in ("items", "additionalProperties") and isinstance(value, dict | bool):

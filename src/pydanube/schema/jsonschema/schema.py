@@ -45,12 +45,13 @@ class JsonSchema(Schema):
 
         make = jsonschema_rs.Draft7Validator if self.root.draft_7 else jsonschema_rs.Draft202012Validator
         regex = jsonschema_rs.RegexOptions(SCHEMA_REGEX_BYTES_MAX, SCHEMA_REGEX_BYTES_MAX)
+        known: set[int] = set()
         try:
             resources = [(name, each.value) for name, each in self._others.items()]
             registry = jsonschema_rs.Registry(resources) if resources else None
             for document in (*self._others.values(), self.root):
                 jsonschema_rs.meta.validate(document.value)
-                for each in document.referred():
+                for each in document.referred(known):
                     jsonschema_rs.meta.validate(each)
             return make(self.root.value, registry=registry, pattern_options=regex, offline=True)
         except jsonschema_rs.ValidationError as error:

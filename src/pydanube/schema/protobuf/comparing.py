@@ -27,17 +27,19 @@ _ALIKE = (  # types whose encodings are the same, so that values are at most cut
 _Compared = Comparison["Descriptor"]
 
 
-def compare(reader: Descriptor, writer: Descriptor) -> list[Break]:
-    return Comparison(_messages).run(reader, writer)
+def comparison() -> Comparison[Descriptor]:
+    """One for all messages of a file: many of them are inside several others."""
+    return Comparison(_messages)
 
 
 def _messages(comparison: _Compared, reader: Descriptor, writer: Descriptor) -> list[Break]:
     found: list[Break] = []
+    choices = {_oneof(each) for each in reader.fields}
     for field in writer.fields:
         read = reader.fields_by_number.get(field.number)
         if read is not None:
             found += [each.within(read.name) for each in _fields(comparison, read, field)]
-        elif (choice := _oneof(field)) and any(_oneof(each) == choice for each in reader.fields):
+        elif (choice := _oneof(field)) and choice in choices:
             found.append(Break(choice, f"the reader's oneof lacks {field.name}, number {field.number}"))
     for field in reader.fields:
         written = writer.fields_by_number.get(field.number)
@@ -100,14 +102,17 @@ def _choices(reader: Descriptor, writer: Descriptor) -> list[Break]:
 def compare_reserved(newer: DescriptorProto, older: DescriptorProto, path: str = "") -> list[Break]:
     """Numbers and names that the older schema reserved must not be used again, nor be free for the next version."""
     found: list[Break] = []
-    for each in older.reserved_range:
-        used = [field for field in newer.field if each.start <= field.number < each.end]
-        found += [Break(f"{path}{field.name}", f"the number {field.number} was reserved") for field in used]
-        free = _free(newer, each.start, each.end, {field.number for field in used})
+    fields = {field.number: field.name for field in newer.field}
+    ranges = sorted((each.start, each.end) for each in newer.reserved_range)
+    for start, end in [(each.start, each.end) for each in older.reserved_range]:
+        used = [number for number in fields if start <= number < end]
+        found += [Break(f"{path}{fields[number]}", f"the number {number} was reserved") for number in used]
+        free = _free(ranges, start, end, set(used))
         if free is not None:
             found.append(Break(path.removesuffix("."), f"the number {free} is no longer reserved"))
+    names = set(fields.values())
     for name in older.reserved_name:
-        if any(field.name == name for field in newer.field):
+        if name in names:
             found.append(Break(f"{path}{name}", "the name was reserved"))
     nested = {each.name: each for each in newer.nested_type}
     for inner in older.nested_type:
@@ -116,14 +121,14 @@ def compare_reserved(newer: DescriptorProto, older: DescriptorProto, path: str =
     return found
 
 
-def _free(message: DescriptorProto, start: int, end: int, used: set[int]) -> int | None:
+def _free(reserved: list[tuple[int, int]], start: int, end: int, used: set[int]) -> int | None:
     """The first number of a range that is neither reserved nor used; None if there is none."""
     number = start
-    for each in sorted(message.reserved_range, key=lambda one: one.start):
+    for first, behind in reserved:
         while number in used:
             number += 1
-        if each.start <= number < each.end:
-            number = each.end
+        if first <= number < behind:
+            number = behind
     while number in used:
         number += 1
     return number if number < end else None

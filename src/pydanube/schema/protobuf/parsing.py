@@ -349,11 +349,13 @@ def _in_32_bits(number: int) -> int:
 def _check_numbers(message: DescriptorProto) -> None:
     """The library accepts two fields with one number, and fields that the message itself has reserved."""
     names: dict[int, str] = {}
+    ranges, reserved = [(each.start, each.end) for each in message.reserved_range], set(message.reserved_name)
     for field in message.field:
-        if field.number in names:
-            raise SchemaInvalid(f"{message.name}: {names[field.number]} and {field.name} have the same number")
-        names[field.number] = field.name
-        if any(each.start <= field.number < each.end for each in message.reserved_range):
-            raise SchemaInvalid(f"{message.name}: {field.name} has the number {field.number}, which is reserved")
-        if field.name in message.reserved_name:
+        number = field.number
+        if number in names:
+            raise SchemaInvalid(f"{message.name}: {names[number]} and {field.name} have the same number")
+        names[number] = field.name
+        if any(start <= number < end for start, end in ranges):
+            raise SchemaInvalid(f"{message.name}: {field.name} has the number {number}, which is reserved")
+        if field.name in reserved:
             raise SchemaInvalid(f"{message.name}: the name {field.name} is reserved")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydanube.base.errors import SchemaInvalid
 from pydanube.schema.definition import Source, sources_of
 from pydanube.schema.kinds import SchemaType
-from pydanube.schema.protobuf.comparing import compare, compare_reserved
+from pydanube.schema.protobuf.comparing import compare_reserved, comparison
 from pydanube.schema.protobuf.locating import fault_of
 from pydanube.schema.protobuf.parsing import ProtoParser
 from pydanube.schema.schema import Break, Fault, Schema
@@ -52,6 +52,7 @@ class ProtobufSchema(Schema):
 
     def breaks_reading(self, written: ProtobufSchema) -> list[Break]:
         found: list[Break] = []
+        compare = comparison().run
         for index, (name, message) in enumerate(written._messages.items()):
             read = self._messages.get(name)
             if read is not None:

@@ -19,6 +19,7 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)
 _LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 END = "end of the file"
+_DIGITS_MAX = 40  # of a number
 
 
 class Token(NamedTuple):
@@ -72,9 +73,11 @@ class Tokens:
         if self.next.kind != "int":
             raise self.wrong("expected a whole number")
         text = self.take().text
-        if text[:2] in ("0x", "0X"):
-            return sign * int(text, 16)
         try:
+            if len(text) > _DIGITS_MAX:
+                raise ValueError
+            if text[:2] in ("0x", "0X"):
+                return sign * int(text, 16)
             return sign * int(text, 8 if text.startswith("0") else 10)
         except ValueError:
             raise self.wrong(f"{text[:30]} is not a valid number") from None
@@ -124,5 +127,5 @@ def _unescaped(match: re.Match[str]) -> str:
     code = match[1]
     if code[0] in "xuU":
         number = int(code[1:], 16) if len(code) > 1 else ord(code[0])
-        return chr(number) if number < 0x110000 else ""
+        return chr(number) if number < 0xD800 or 0xDFFF < number < 0x110000 else ""  # not half a surrogate pair
     return chr(int(code, 8) & 255) if code[0] in "01234567" else _LETTERS.get(code, code)

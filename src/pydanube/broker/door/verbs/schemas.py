@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from pydanube.access.rights import BROKER, Action, subject_resource
-from pydanube.base.errors import DanubeError, SchemaNotFound
+from pydanube.base.errors import DanubeError, NotAllowed, SchemaNotFound
 from pydanube.base.limits import SCHEMAS_LISTED_MAX
 from pydanube.broker.door.verbs.base import Verbs, page
 from pydanube.broker.schemas.registry import Definition, Found
@@ -127,12 +127,14 @@ class SchemaVerbs(Verbs):
         return self._door.schemas.subject_names(start)
 
     def subject_of(self, schema: int) -> str:
-        """The name of the subject with this id. The caller still has to ask about the subject."""
+        """The name of the subject with this id."""
         try:
-            return self._door.schemas.subject_of(schema)
+            found = self._door.schemas.subject_of(schema)
         except DanubeError:
             self._ask(Action.SCHEMA_DESCRIBE)
             raise
+        self._ask_hidden(found)
+        return found
 
     def place_of(self, definition: int) -> Place:
         """The version with the definition of this id."""
@@ -141,8 +143,16 @@ class SchemaVerbs(Verbs):
         except SchemaNotFound:
             self._ask(Action.SCHEMA_DESCRIBE)
             raise
-        self._ask(Action.SCHEMA_DESCRIBE, subject_resource(found.subject))
+        self._ask_hidden(found.subject)
         return found
+
+    def _ask_hidden(self, subject: str) -> None:
+        """A caller that knows only an id, and may not see the subject, is told the same as if there was none."""
+        try:
+            self._ask(Action.SCHEMA_DESCRIBE, subject_resource(subject))
+        except NotAllowed:
+            self._ask(Action.SCHEMA_DESCRIBE)
+            raise
 
     def referring(self, subject: str, version: int) -> list[int]:
         """The ids of the definitions that refer to this version."""
