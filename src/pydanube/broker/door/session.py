@@ -164,7 +164,8 @@ class Session:
         opened.check_producers(exclusive=exclusive)
         session = None
         if name is not None and opened.topic.reliable:
-            session = await opened.reliable.attach(name, fresh=fresh, temporary=temporary, renewal=renewal)
+            with topics.unless_deleted(opened):
+                session = await opened.reliable.attach(name, fresh=fresh, temporary=temporary, renewal=renewal)
             opened.check_producers(exclusive=exclusive)  # others may have attached meanwhile
         topics.ask_again(version, self.principal, Action.TOPIC_PUBLISH, opened.name)
         if session is not None:
@@ -222,7 +223,8 @@ class Session:
             options = door.pending.get(topic, subscription)
         if is_new and subscribe and resume is None:
             options = self.subscriptions.ask_default_letters(opened, subscription, kind, options)
-        host = await opened.enter(subscription, kind, start, options, create=subscribe and resume is None)
+        with door.topics.unless_deleted(opened):
+            host = await opened.enter(subscription, kind, start, options, create=subscribe and resume is None)
         if resume not in (None, opened.mark(host)):
             raise SubscriptionNotFound(f"{subscription!r} was deleted, and another subscription now has its name")
         if pending and is_new:

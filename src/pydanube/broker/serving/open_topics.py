@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Task
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pydanube.access.principals import SYSTEM, Principal
@@ -334,6 +335,17 @@ class OpenTopics:
         if moved.topic.reliable:
             moved.reliable.lose(OwnershipLost(f"{moved.name} was assigned to another broker"))
         await self.let_go(moved)
+
+    @contextmanager
+    def unless_deleted(self, opened: OpenTopic) -> Iterator[None]:
+        """Says that the topic was deleted if something fails because of that: the topic only knows that it has no owner."""
+        try:
+            yield
+        except DanubeError:
+            present = self._directory.find(opened.name)
+            if present is None or present.id != opened.record.id:
+                raise TopicNotFound(f"topic {opened.name} was deleted") from None
+            raise
 
     async def end(self, record: TopicRecord) -> None:
         """Ends a topic that was deleted, and tells the clients that use it or wait for it."""
