@@ -30,7 +30,6 @@ from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.errors import ArgumentInvalid, ConfigInvalid, DanubeError, NotAllowed, TokenExpired, Unauthenticated
 from pydanube.base.limits import AUTH_FAILURES_MAX
 from pydanube.broker.security.settings import AuthSettings
-from pydanube.operations.schemas import RegisterSchema
 from pydanube.operations.security import (
     CanI,
     DeleteBinding,
@@ -44,9 +43,6 @@ from pydanube.operations.security import (
 )
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Closed, Deliver, Grant, Hello, Publish, Published
-from pydanube.wire.http2.frames import PREFACE
-from pydanube.wire.http2.grpc import framed
-from wire.http2.peer import EMPTY_SETTINGS, data, headers
 
 LOSES_SECONDS = 2.0  # §50
 SLOW = 20.0  # for a loaded machine
@@ -72,22 +68,6 @@ async def bound(world: World, name: str, role: str, scope: str = "cluster", reso
 def client_of(world: World, **credentials: Any) -> pydanube.Client:
     host, port = world.server.address
     return pydanube.connect(f"danube://{host}:{port}", request_timeout=SLOW, **credentials)
-
-
-def test_an_id_does_not_tell_which_subjects_exist(tmp_path: Path) -> None:
-    """A caller that may not see a subject gets the same answer for its ids as for ids that nothing has."""
-
-    async def story(world: World) -> None:
-        await world.system.carry_out(RegisterSchema("takeover-plans", "avro", '"string"'))
-        low = await bound(world, "alice", "viewer", "namespace", "default")
-        http = await Http.connect(world.server)
-        for path in ("/schemas/ids/", "/api/v1/schema-by-id?schema_id="):
-            known, unknown = [await http.ask("GET", path + id, authorization=f"Bearer {low}") for id in ("1", "999")]
-            assert known.status == 403
-            assert known.json == unknown.json
-        await http.close()
-
-    run(tmp_path, story, prepared=True)
 
 
 # -- what ends, and when -----------------------------------------------------------------------------------------------
@@ -454,30 +434,6 @@ def test_wrong_tokens_of_one_address_are_slowed_down_and_good_ones_pass(tmp_path
         assert await code(known) == "200"  # whoever was let in before stays in
         assert await code(new) == "429"
         await http.close()
-
-    run(tmp_path, story, prepared=True)
-
-
-def test_a_body_is_not_kept_for_a_caller_without_a_token(tmp_path: Path) -> None:
-    """Otherwise its bodies, which never end, would take the room of all callers."""
-
-    async def story(world: World) -> None:
-        http = await Http.connect(world.server)
-        head = "POST /api/v1/topics/default/orders/messages HTTP/1.1\r\nHost: danube\r\nContent-Length: 1000000\r\n\r\n"
-        http.writer.write(head.encode() + bytes(100_000))
-        assert (await http.reply()).status == 401
-        await http.close()
-        reader, writer = await asyncio.open_connection(*world.server.address)
-        half = framed(bytes(1_000_000))[:10_000]
-        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/danube.ProducerService/SendMessage")]
-        fields += [(b":authority", b"danube"), (b"content-type", b"application/grpc")]
-        writer.write(PREFACE + EMPTY_SETTINGS + headers(1, fields, end=False) + data(1, half))
-        received = b""
-        while b"grpc-status\x0216" not in received:  # UNAUTHENTICATED
-            more = await asyncio.wait_for(reader.read(65_536), SLOW)
-            assert more
-            received += more
-        writer.close()
 
     run(tmp_path, story, prepared=True)
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 from hpack import Decoder
 
-from pydanube.access.principals import ANONYMOUS
 from pydanube.api.grpc import connection as module
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.connection import SWEPT_MIN, GrpcConnection
@@ -106,7 +105,7 @@ class Client:
 
 def face() -> Any:
     still = cast("Any", SimpleNamespace(monotonic=lambda: 0.0))  # nobody uses up a turn by being slow
-    session = SimpleNamespace(ask=lambda action: None, principal=ANONYMOUS)
+    session = SimpleNamespace(ask=lambda action: None)
     door = SimpleNamespace(account=lambda: Account(Intake()), authenticate=lambda token, origin: session)
     return SimpleNamespace(held=0, turns=Turns(still), door=door, forget=lambda gone: None)
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydanube.access.principals import Principal, PrincipalKind
+from pydanube.access.principals import Principal
 from pydanube.access.rights import Action
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.face import GrpcFace
@@ -339,7 +339,7 @@ class GrpcConnection(Worker):
             self._hold(incoming, len(data))
             incoming.messages += reader.feed(data)
             if incoming.held + reader.missing > GRPC_ANONYMOUS_BYTES_MAX:
-                _check_known(call)
+                call.session.ask(Action.SECURITY_SELF)  # otherwise it would keep others from the room
             if ended:
                 reader.end()
             may_go_on = streams_in and self._run_each(incoming)
@@ -507,9 +507,3 @@ class GrpcConnection(Worker):
     def refuse_call(self, stream: int, status: GrpcStatus, message: str) -> None:
         self.core.respond(stream, refusal(status, message), end=True)
         self.touch()
-
-
-def _check_known(call: Call) -> None:
-    """Refuses to hold much for a caller that may not do anything with it, while others may need the room."""
-    if call.session.principal.kind is PrincipalKind.ANONYMOUS:
-        call.session.ask(Action.SECURITY_SELF)
