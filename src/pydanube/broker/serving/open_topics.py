@@ -338,7 +338,7 @@ class OpenTopics:
 
     @contextmanager
     def unless_deleted(self, opened: OpenTopic) -> Iterator[None]:
-        """Says that the topic was deleted if something fails because of that: the topic only knows that it has no owner."""
+        """Says that the topic was deleted if work fails because of that: the topic only knows that it has no owner."""
         try:
             yield
         except DanubeError:
