@@ -27,9 +27,14 @@ class Case(NamedTuple):
     asks: set[Right] | Callable[[World], set[Right]]
     fields: Fields = {}  # noqa: RUF012 - nobody changes it
     fails: str | None = None  # how it is answered when it is allowed, if not well
+    by_id: bool = False  # then whoever is refused is asked about the broker too, as for an id that does not exist
 
     def rights(self, world: World) -> set[Right]:
         return self.asks if isinstance(self.asks, set) else self.asks(world)
+
+    def rights_if_refused(self, world: World) -> set[Right]:
+        rights = self.rights(world)
+        return rights | {(action, BROKER) for action, _ in rights} if self.by_id else rights
 
     def given(self, world: World) -> dict[str, Any]:
         return self.fields if isinstance(self.fields, dict) else self.fields(world)
@@ -198,7 +203,9 @@ _AVRO = {"subject": "payments", "type": "avro", "definition": '"long"'}
 _OF_SCHEMAS: dict[str, Case] = {  # in this order: each needs what those before it leave
     "schema.register": Case({(Action.SCHEMA_REGISTER, PAYMENTS)}, _AVRO),
     "schema.get": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),
-    "schema.get_by_id": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, lambda world: {"schema_id": schema_id(world)}),
+    "schema.get_by_id": Case(
+        {(Action.SCHEMA_DESCRIBE, PAYMENTS)}, lambda world: {"schema_id": schema_id(world)}, by_id=True
+    ),
     "schema.list": Case({(Action.SCHEMA_LIST, BROKER)}),
     "schema.versions": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),
     "schema.check": Case({(Action.SCHEMA_REGISTER, PAYMENTS)}, _AVRO),
@@ -228,10 +235,10 @@ _OF_KAFKA: dict[str, Case] = {
     "kafka.version_text": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments", "version": "1"}),
     "kafka.referring": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments", "version": "1"}),
     "kafka.types": Case({(Action.SCHEMA_LIST, BROKER)}),
-    "kafka.definition": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id),
-    "kafka.definition_text": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id),
-    "kafka.subjects_of_id": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id),
-    "kafka.versions_of_id": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id),
+    "kafka.definition": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id, by_id=True),
+    "kafka.definition_text": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id, by_id=True),
+    "kafka.subjects_of_id": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id, by_id=True),
+    "kafka.versions_of_id": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, definition_id, by_id=True),
     "kafka.check_all": Case({(Action.SCHEMA_REGISTER, PAYMENTS)}, _KAFKA),
     "kafka.check": Case(
         {(Action.SCHEMA_REGISTER, PAYMENTS), (Action.SCHEMA_DESCRIBE, PAYMENTS)}, {**_KAFKA, "version": "latest"}
@@ -299,7 +306,7 @@ GRPC: dict[str, Case] = {
         {"subject": "payments", "schema_type": "avro", "schema_definition": b'"long"'},
     ),
     "danube_schema.SchemaRegistry/GetSchema": Case(
-        {(Action.SCHEMA_DESCRIBE, PAYMENTS)}, lambda world: {"schema_id": schema_id(world)}
+        {(Action.SCHEMA_DESCRIBE, PAYMENTS)}, lambda world: {"schema_id": schema_id(world)}, by_id=True
     ),
     "danube_schema.SchemaRegistry/GetLatestSchema": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),
     "danube_schema.SchemaRegistry/ListVersions": Case({(Action.SCHEMA_DESCRIBE, PAYMENTS)}, {"subject": "payments"}),

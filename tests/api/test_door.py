@@ -67,7 +67,7 @@ async def checked(world: World, name: str, case: Case, call: Callable[[dict[str,
     with world.recorder.refusing(), world.recorder.recording() as asked:
         code = await call(case.given(world))
     assert code == "not_allowed", (name, code)
-    assert set(asked) <= case.rights(world), name
+    assert set(asked) <= case.rights_if_refused(world), name
     assert world.state() == before, name
     rights = case.rights(world)
     with world.recorder.recording() as asked:
