@@ -97,6 +97,10 @@ class TierHistory:
                 self._check(key in doomed, "I9", f"{key} is given up, but nothing will delete it")
         self._check_evicted(stream, before.cold, after.cold, new)
 
+    def was_published(self, stream: str, offset: int) -> bool:
+        """Whether a segment has ever had the offset."""
+        return any(each.first <= offset <= each.last for each in self._published.get(stream, {}).values())
+
     def segments(self, stream: str, cold: Cold) -> dict[str, Segment]:
         """All segments that the record lists, directly or through index objects, by key, in order."""
         return dict(self._below(stream, cold.entries))
