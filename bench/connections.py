@@ -23,7 +23,7 @@ import uvloop
 
 import pydanube
 from figures import Figures
-from pydanube.wire.commands import Grant, Hello, Ping, Pong, Request, decode
+from pydanube.wire.commands import Grant, Hello, Ping, Pong, RequestFrame, decode
 from pydanube.wire.frames import PREFACE, FrameReader, Side
 
 IDLE = int(os.environ.get("IDLE", "10000"))
@@ -68,7 +68,7 @@ async def read_slowly(host: str, port: int, number: int) -> None:
     await loop.sock_sendall(peer, GREETING)
     await loop.sock_recv(peer, SLOW_BYTES)
     fields = {"channel": 1, "topic": SLOW_TOPIC, "subscription": f"slow-{number}", "start": "earliest"}
-    asked = [*Request(1, "open_consumer", fields).encode(), *Grant(1, 1_000_000).encode()]
+    asked = [*RequestFrame(1, "open_consumer", fields).encode(), *Grant(1, 1_000_000).encode()]
     await loop.sock_sendall(peer, b"".join(asked[:2]))
     await loop.sock_recv(peer, SLOW_BYTES)  # the channel is open: permits may be sent
     await loop.sock_sendall(peer, b"".join(asked[2:]))

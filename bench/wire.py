@@ -20,7 +20,7 @@ from pydanube.wire.commands import (
     Hello,
     Published,
     Receipt,
-    Request,
+    RequestFrame,
     Welcome,
     decode,
     encode_publish,
@@ -118,7 +118,9 @@ def delivered() -> memoryview:
 
 
 def requests(figures: Figures) -> None:
-    command = Request(7, "open_producer", {"channel": 1, "topic": "/default/orders", "reliable": True, "create": True})
+    command = RequestFrame(
+        7, "open_producer", {"channel": 1, "topic": "/default/orders", "reliable": True, "create": True}
+    )
     received, reader = pieces(b"".join(command.encode()), SMALL_FRAMES, PIECE_BYTES), opened(Side.BROKER)
     spent = seconds(lambda: parse_and_decode(reader, received))
     figures.report("wire: parse and decode REQUEST", SMALL_FRAMES / spent, "frames/s")

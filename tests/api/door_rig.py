@@ -29,7 +29,7 @@ from pydanube.operations.topics import CreateTopic, DescribeTopic
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.topic.sinks import SinkKey
 from pydanube.wire.batch import build
-from pydanube.wire.commands import Error, Request
+from pydanube.wire.commands import Error, RequestFrame
 
 ORDERS, SECOND, LETTERS = "/default/orders", "/default/second", "/default/letters"
 JOB = SinkKey("job", ORDERS)
@@ -149,7 +149,7 @@ async def published(session: Session, topic: str, *payloads: bytes, **columns: A
 
 async def native_code(client: Client, number: int, verb: str, fields: dict[str, Any]) -> str | None:
     """The code of the error that a request is answered with, if it is one. Frames of channels are passed over."""
-    client.send(Request(number, verb, fields))
+    client.send(RequestFrame(number, verb, fields))
     while getattr(answer := await client.receive(), "request", 0) != number:
         pass
     return answer.code if isinstance(answer, Error) else None

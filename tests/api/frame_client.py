@@ -6,7 +6,18 @@ import asyncio
 from typing import Any
 
 from pydanube.wire.batch import Batch, build
-from pydanube.wire.commands import Command, Deliver, Error, Hello, Publish, Published, Reply, Request, Welcome, decode
+from pydanube.wire.commands import (
+    Command,
+    Deliver,
+    Error,
+    Hello,
+    Publish,
+    Published,
+    Reply,
+    RequestFrame,
+    Welcome,
+    decode,
+)
 from pydanube.wire.frames import PREFACE, FrameReader, Side
 
 
@@ -45,14 +56,14 @@ class Client:
 
     async def ask(self, verb: str, **fields: Any) -> dict[str, Any]:
         self._requests += 1
-        self.send(Request(self._requests, verb, fields))
+        self.send(RequestFrame(self._requests, verb, fields))
         answer = await self.receive()
         assert isinstance(answer, Reply), answer
         return answer.fields
 
     async def refused(self, verb: str, **fields: Any) -> str:
         self._requests += 1
-        self.send(Request(self._requests, verb, fields))
+        self.send(RequestFrame(self._requests, verb, fields))
         answer = await self.receive()
         assert isinstance(answer, Error), answer
         return answer.code

@@ -11,7 +11,7 @@ from hpack import Encoder
 
 from pydanube.base.limits import CONTROL_BYTES_MAX, FILTER_BYTES_MAX, FILTERS_MAX, KEY_BYTES_MAX, MIB
 from pydanube.wire.batch import Codec, build
-from pydanube.wire.commands import Ack, Grant, Hello, Nack, Ping, Pong, Publish, Request, Taken
+from pydanube.wire.commands import Ack, Grant, Hello, Nack, Ping, Pong, Publish, RequestFrame, Taken
 from pydanube.wire.frames import PREFACE
 from pydanube.wire.http2.frames import PREFACE as HTTP2_PREFACE
 from pydanube.wire.http2.frames import FrameType, Setting, frame, settings_frame
@@ -32,9 +32,9 @@ def much(*pieces: bytes, size: int = BYTES) -> bytes:
 
 def native(*frames: bytes, kind: str = "shared", **fields: object) -> list[bytes]:
     hello = b"".join([PREFACE, *Hello("hostile").encode()])
-    opening = [Request(1, "open_producer", {"channel": 1, "topic": TOPIC})]
+    opening = [RequestFrame(1, "open_producer", {"channel": 1, "topic": TOPIC})]
     consumer = {"channel": 2, "topic": TOPIC, "subscription": "s", "type": kind, **fields}
-    opening += [Request(2, "open_consumer", consumer)]
+    opening += [RequestFrame(2, "open_consumer", consumer)]
     asked = b"".join(part for each in opening for part in each.encode())
     return [hello, asked, *frames]
 
@@ -54,14 +54,16 @@ def batch_of(count: int, payload: bytes, codec: Codec = Codec.NONE, **columns: o
     return build([payload] * count, publish_time=1, codec=codec, **columns).to_bytes()  # type: ignore[arg-type]
 
 
-def opened(verb: str, count: int, **fields: object) -> list[Request]:
+def opened(verb: str, count: int, **fields: object) -> list[RequestFrame]:
     """As many channels, which is more than there may be."""
-    return [Request(9, verb, {"channel": 3 + each, "topic": TOPIC, **fields}) for each in range(count)]
+    return [RequestFrame(9, verb, {"channel": 3 + each, "topic": TOPIC, **fields}) for each in range(count)]
 
 
-def subscriptions(count: int) -> list[Request]:
+def subscriptions(count: int) -> list[RequestFrame]:
     return [
-        Request(9, "open_consumer", {"channel": 3 + each, "topic": TOPIC, "subscription": f"s{each}", "type": "shared"})
+        RequestFrame(
+            9, "open_consumer", {"channel": 3 + each, "topic": TOPIC, "subscription": f"s{each}", "type": "shared"}
+        )
         for each in range(count)
     ]
 
@@ -91,23 +93,27 @@ def long_keys() -> bytes:
 NATIVE: dict[str, Callable[[], list[bytes]]] = {
     "pings": lambda: native(much(said(Ping(1)))),
     "pongs": lambda: native(much(said(Pong(1)))),
-    "unknown verbs": lambda: native(much(said(Request(9, "x", {})))),
-    "lists of topics": lambda: native(much(said(Request(9, "topic.list", {})))),
-    "topics that are not there": lambda: native(much(said(Request(9, "topic.describe", {"topic": "/default/no"})))),
+    "unknown verbs": lambda: native(much(said(RequestFrame(9, "x", {})))),
+    "lists of topics": lambda: native(much(said(RequestFrame(9, "topic.list", {})))),
+    "topics that are not there": lambda: native(
+        much(said(RequestFrame(9, "topic.describe", {"topic": "/default/no"})))
+    ),
     "requests of numbers": lambda: native(much(verb_of(CONTROL_BYTES_MAX, "1,"))),
     "requests of objects": lambda: native(much(verb_of(CONTROL_BYTES_MAX, '{"a":1},'))),
     "requests of deep lists": lambda: native(much(verb_of(CONTROL_BYTES_MAX, "[[[]]],"))),
     "requests of open lists": lambda: native(much(verb_of(CONTROL_BYTES_MAX, "["))),
     "requests of long numbers": lambda: native(much(verb_of(CONTROL_BYTES_MAX, "1" * 4_000 + ","))),
-    "opening the same channel": lambda: native(much(said(Request(9, "open_producer", {"channel": 3, "topic": TOPIC})))),
+    "opening the same channel": lambda: native(
+        much(said(RequestFrame(9, "open_producer", {"channel": 3, "topic": TOPIC})))
+    ),
     "opening producers": lambda: native(said(*opened("open_producer", 30_000))),
     "opening consumers": lambda: native(said(*opened("open_consumer", 30_000, subscription="s", type="shared"))),
     "opening consumers that share keys": lambda: native(
         said(*opened("open_consumer", 30_000, subscription="k", type="key_shared"))
     ),
     "opening subscriptions": lambda: native(said(*subscriptions(30_000))),
-    "seeks": lambda: native(many_messages(), much(said(Request(9, "seek", {"channel": 2, "offset": 0})))),
-    "descriptions": lambda: native(much(said(Request(9, "topic.describe", {"topic": TOPIC})))),
+    "seeks": lambda: native(many_messages(), much(said(RequestFrame(9, "seek", {"channel": 2, "offset": 0})))),
+    "descriptions": lambda: native(much(said(RequestFrame(9, "topic.describe", {"topic": TOPIC})))),
     "grants": lambda: native(much(said(Grant(2, 1)))),
     "grants of no consumer": lambda: native(much(said(Grant(7, 1)))),
     "acks of no consumer": lambda: native(much(said(Ack(7, 1, 1, [(0, 0)])))),
@@ -137,7 +143,7 @@ NATIVE: dict[str, Callable[[], list[bytes]]] = {
     ),
     "long names": lambda: native(
         said(*opened("open_consumer", 10_000, subscription="token" * 51, type="shared")),
-        much(said(Request(9, "topic.describe", {"topic": f"/default/{'secret_' * 30}"}))),
+        much(said(RequestFrame(9, "topic.describe", {"topic": f"/default/{'secret_' * 30}"}))),
     ),
     "batches of many messages": lambda: native(much(said(Publish(1, 1, batch_of(100_000, b""))))),
     "bombs": lambda: native(much(said(Publish(1, 1, batch_of(1, bytes(15 * MIB), Codec.ZSTD))))),

@@ -13,7 +13,7 @@ from api.test_native import TOPIC, run
 from broker.door_world import served
 from broker.topic_world import reassign
 from pydanube.api.server import Server
-from pydanube.wire.commands import Ack, Closed, Deliver, Error, Grant, Reply, Request, Reset
+from pydanube.wire.commands import Ack, Closed, Deliver, Error, Grant, Reply, RequestFrame, Reset
 
 WIDE = "/default/wide"
 
@@ -143,9 +143,9 @@ def test_the_number_of_a_channel_is_not_used_again(tmp_path: Path) -> None:
 def test_a_channel_closed_while_it_is_opened_does_not_stay_open(tmp_path: Path) -> None:
     async def life(server: Server) -> None:
         client = await Client.connect(server.address)
-        client.send(Request(1, "open_consumer", {"channel": 1, "topic": TOPIC, "subscription": "s"}))
-        client.send(Request(2, "close", {"channel": 1}))
-        client.send(Request(3, "open_consumer", {"channel": 2, "topic": TOPIC, "subscription": "s"}))
+        client.send(RequestFrame(1, "open_consumer", {"channel": 1, "topic": TOPIC, "subscription": "s"}))
+        client.send(RequestFrame(2, "close", {"channel": 1}))
+        client.send(RequestFrame(3, "open_consumer", {"channel": 2, "topic": TOPIC, "subscription": "s"}))
         answers = {}
         for _ in range(3):
             answer = await client.receive()
@@ -264,7 +264,7 @@ def test_a_larger_window_reaches_consumers_that_wait(tmp_path: Path) -> None:
         client.send(Grant(2, 100))
         assert isinstance(await client.receive(), Deliver)
         options = {"dispatch": {"unacked_max": 100}}
-        client.send(Request(60, "subscription.alter", {"topic": TOPIC, "subscription": "s", "options": options}))
+        client.send(RequestFrame(60, "subscription.alter", {"topic": TOPIC, "subscription": "s", "options": options}))
         found = [await client.receive(), await client.receive()]
         [deliver] = [each for each in found if isinstance(each, Deliver)]
         assert payloads(deliver) == [b"2", b"3", b"4"]

@@ -46,7 +46,7 @@ from pydanube.wire.commands import (
     Pong,
     Publish,
     Published,
-    Request,
+    RequestFrame,
     Taken,
 )
 
@@ -114,7 +114,7 @@ OF_THE_CONNECTION = {Hello, Ping, Pong}
 
 
 def test_every_frame_is_a_request_or_belongs_to_something_that_was_asked_about() -> None:
-    assert set(_HANDLERS) == {Request, *BY_HANDLE, *OF_THE_CONNECTION}
+    assert set(_HANDLERS) == {RequestFrame, *BY_HANDLE, *OF_THE_CONNECTION}
 
 
 def test_the_greeting_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,9 +303,9 @@ def test_requests_that_wait_for_topics_or_messages_are_answered_by_the_rights_of
         revision = (await client.ask("topic.watch", namespaces=["default"]))["revision"]
         end = (await client.ask("bounds", topic=ORDERS))["end"]
         client.send(
-            Request(50, "topic.watch", {"namespaces": ["default"], "revision": revision, "milliseconds": 20_000})
+            RequestFrame(50, "topic.watch", {"namespaces": ["default"], "revision": revision, "milliseconds": 20_000})
         )
-        client.send(Request(51, "news", {"offsets": {ORDERS: end}, "milliseconds": 5_000}))
+        client.send(RequestFrame(51, "news", {"offsets": {ORDERS: end}, "milliseconds": 5_000}))
         await client.ask("status")  # both wait by now
         with world.recorder.refusing(lambda action, _: action in (Action.TOPIC_LIST, Action.TOPIC_READ)):
             world.door.reconsider()

@@ -28,7 +28,7 @@ from pydanube.base.errors import TooManyConnections
 from pydanube.base.limits import KIB, MIB
 from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import build
-from pydanube.wire.commands import Closed, Error, Ping, Publish, Published, Request
+from pydanube.wire.commands import Closed, Error, Ping, Publish, Published, RequestFrame
 from pydanube.wire.frames import FRAME_HEADER_BYTES
 from waiting import until
 
@@ -237,7 +237,7 @@ def test_reads_are_answered_one_by_one_and_only_to_who_takes_the_answers(
         narrow(doorway._transport, socket.SO_SNDBUF)
         client.stop_reading()
         for request in range(1, 201):
-            client.send(Request(request, "read", {"topic": TOPIC, "offset": 0}))
+            client.send(RequestFrame(request, "read", {"topic": TOPIC, "offset": 0}))
         await until(partial(server._listener._stuck.__contains__, doorway))
         for _ in range(100):
             await asyncio.sleep(0)

@@ -26,7 +26,7 @@ from pydanube.wire.commands import (
     Pong,
     Publish,
     Reply,
-    Request,
+    RequestFrame,
     Reset,
 )
 from pydanube.wire.frames import PREFACE
@@ -91,7 +91,7 @@ def test_a_seek_resets_and_delivers_again(tmp_path: Path) -> None:
         await client.ask("open_consumer", channel=2, topic=TOPIC, subscription="s", start="earliest")
         client.send(Grant(2, 100))
         assert isinstance(await client.receive(), Deliver)
-        client.send(Request(50, "seek", {"channel": 2, "offset": 1}))
+        client.send(RequestFrame(50, "seek", {"channel": 2, "offset": 1}))
         answers = [await client.receive() for _ in range(3)]
         assert Reset(2, 1) in answers
         assert Reply(50, {"generation": 1}) in answers

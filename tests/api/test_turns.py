@@ -14,7 +14,7 @@ from api.http_client import Http
 from pydanube.api.server import Server
 from pydanube.base.limits import CONNECTIONS_LINGERING_MAX, MIB, WAITING_REQUESTS_MAX
 from pydanube.wire.batch import Codec
-from pydanube.wire.commands import Ping, Publish, Request
+from pydanube.wire.commands import Ping, Publish, RequestFrame
 from pydanube.wire.frames import PREFACE
 from pydanube.wire.http2.frames import FrameType, frame
 
@@ -53,7 +53,7 @@ def test_no_input_holds_up_the_loop(tmp_path: Path, make: Callable[[], list[byte
     ("first", "piece"),
     [
         pytest.param(native()[0], said(Ping(1)), id="pings"),
-        pytest.param(native()[0], said(Request(9, "x", {})), id="unknown verbs"),
+        pytest.param(native()[0], said(RequestFrame(9, "x", {})), id="unknown verbs"),
         pytest.param(http2()[0], frame(FrameType.WINDOW_UPDATE, 0, 0, b"\0\0\0\1"), id="WINDOW_UPDATEs"),
         pytest.param(b"", got("/api/v1/broker"), id="requests"),
         pytest.param(b"", b"GET /", id="what never becomes a request"),

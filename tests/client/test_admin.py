@@ -34,7 +34,7 @@ from pydanube.operations.subscriptions import DeleteSubscription
 from pydanube.operations.topics import CreateTopic, DeleteTopic, Topic
 from pydanube.testing.broker import broker_thread
 from pydanube.topic.sinks import Once, SinkKey, SinkRecord
-from pydanube.wire.commands import Closed, Hello, Reply, Request, Welcome, decode
+from pydanube.wire.commands import Closed, Hello, Reply, RequestFrame, Welcome, decode
 from pydanube.wire.frames import FrameReader, Side
 
 WIDE = "/default/wide"
@@ -247,7 +247,7 @@ def test_an_end_that_comes_with_the_answer_that_it_is_open_is_not_missed() -> No
                 if isinstance(command, Hello):
                     frames.welcome()
                     writer.writelines(Welcome("fake", 1 << 20, 30).encode())
-                elif isinstance(command, Request):
+                elif isinstance(command, RequestFrame):
                     fields = {"topic": FOUND, "open_consumer": OPENED, "close": Done()}[command.verb].to_fields()
                     writer.writelines(Reply(command.request, fields).encode())
                     if command.verb == "open_consumer":

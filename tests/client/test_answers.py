@@ -20,8 +20,7 @@ from pydanube.operations.operation import Answer, Done, Request
 from pydanube.operations.policies import Policies
 from pydanube.operations.topics import CreateTopic, Topic
 from pydanube.testing.broker import broker_thread
-from pydanube.wire.commands import Hello, Reply, Welcome, decode
-from pydanube.wire.commands import Request as RequestFrame
+from pydanube.wire.commands import Hello, Reply, RequestFrame, Welcome, decode
 from pydanube.wire.frames import FrameReader, Side
 
 MADE = Topic(TOPIC, 1, True, 2, "fsynced", Policies(ttl_seconds=60), "fnv1a64", False).to_fields()

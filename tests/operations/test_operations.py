@@ -39,7 +39,7 @@ from pydanube.operations.topics import (
     Topics,
     TruncateTopic,
 )
-from pydanube.wire.control_commands import Request as RequestFrame
+from pydanube.wire.control_commands import RequestFrame
 
 ORDERS = {"topic": "/default/orders"}
 

@@ -28,7 +28,7 @@ from pydanube.wire.commands import (
     Recall,
     Receipt,
     Reply,
-    Request,
+    RequestFrame,
     Reset,
     Taken,
     Welcome,
@@ -40,8 +40,8 @@ STAMPED = BATCH.stamped(1000, 3, 1_700_000_000_250_000)
 VIEW = memoryview(STAMPED.to_bytes())
 
 BY_CLIENT: dict[str, Command] = {
-    "request": Request(1, "open_producer", {"channel": 1, "topic": "/default/orders"}),
-    "request without an answer": Request(0, "close", {"channel": 1}),
+    "request": RequestFrame(1, "open_producer", {"channel": 1, "topic": "/default/orders"}),
+    "request without an answer": RequestFrame(0, "close", {"channel": 1}),
     "publish": Publish(1, 2, BATCH.to_bytes()),
     "publish without an answer": Publish(1, 0, BATCH.to_bytes()),
     "grant": Grant(2, 1000),

@@ -20,7 +20,7 @@ from pydanube.wire.commands import (
     Nack,
     Published,
     Reply,
-    Request,
+    RequestFrame,
     Reset,
     decode,
 )
@@ -49,7 +49,7 @@ values = st.recursive(
 objects = st.dictionaries(texts.filter(lambda name: name != "verb"), values, max_size=3)
 
 commands: st.SearchStrategy[Command] = st.one_of(
-    st.builds(Request, numbers, st.text("abc.", min_size=1, max_size=64), objects),
+    st.builds(RequestFrame, numbers, st.text("abc.", min_size=1, max_size=64), objects),
     st.builds(Grant, channels, st.integers(1, PERMITS_MAX), st.integers(0, GRANTED_BYTES_MAX)),
     st.builds(Ack, channels, numbers, generations, ranges, st.just(False)),
     st.builds(Ack, channels, numbers, generations, ranges.map(lambda some: some[:1]), st.booleans()),

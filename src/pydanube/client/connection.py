@@ -34,7 +34,7 @@ from pydanube.wire.commands import (
     Published,
     Recall,
     Reply,
-    Request,
+    RequestFrame,
     Reset,
     Welcome,
     decode,
@@ -147,7 +147,7 @@ class Connection:
         self._requests[number] = answer
         try:
             async with self._turns:
-                self.write(Request(number, verb, fields).encode())
+                self.write(RequestFrame(number, verb, fields).encode())
                 return await answer
         finally:
             self._requests.pop(number, None)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from pydanube.base.errors import ProtocolError
-from pydanube.wire.control_commands import VERSION, Closed, Error, Hello, Ping, Pong, Reply, Request, Welcome
+from pydanube.wire.control_commands import VERSION, Closed, Error, Hello, Ping, Pong, Reply, RequestFrame, Welcome
 from pydanube.wire.data_commands import (
     NO_OFFSET,
     Ack,
@@ -58,7 +58,7 @@ __all__ = [
     "Recall",
     "Receipt",
     "Reply",
-    "Request",
+    "RequestFrame",
     "Reset",
     "Taken",
     "Welcome",
@@ -68,7 +68,7 @@ __all__ = [
     "encode_publish",
 ]
 
-Control: TypeAlias = Hello | Welcome | Request | Reply | Error | Closed | Ping | Pong
+Control: TypeAlias = Hello | Welcome | RequestFrame | Reply | Error | Closed | Ping | Pong
 Data: TypeAlias = Publish | Published | Deliver | Grant | Ack | Acked | Nack | Taken | Recall | Reset | Batches
 Notice: TypeAlias = Limit | AckTimeout
 Command: TypeAlias = Control | Data | Notice
@@ -76,7 +76,7 @@ Command: TypeAlias = Control | Data | Notice
 _READERS: dict[int, Callable[[Frame], Command]] = {
     FrameKind.HELLO: Hello.read,
     FrameKind.WELCOME: Welcome.read,
-    FrameKind.REQUEST: Request.read,
+    FrameKind.REQUEST: RequestFrame.read,
     FrameKind.REPLY: Reply.read,
     FrameKind.ERROR: Error.read,
     FrameKind.PUBLISH: Publish.read,

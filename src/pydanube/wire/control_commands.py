@@ -131,7 +131,7 @@ class Pong(NamedTuple):
         return cls(frame.request)
 
 
-class Request(NamedTuple):
+class RequestFrame(NamedTuple):
     """A request. The fields depend on the verb, and are checked by the code that serves it."""
 
     request: int

@@ -63,7 +63,7 @@ from pydanube.wire.commands import (
     Publish,
     Published,
     Reply,
-    Request,
+    RequestFrame,
     Taken,
     decode,
 )
@@ -446,7 +446,7 @@ class NativeConnection(Worker):
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def _request(self, request: Request) -> None:
+    def _request(self, request: RequestFrame) -> None:
         found = VERBS.get(request.verb)
         if found is None:
             self._fail(0, request.request, VerbUnknown(f"unknown verb {request.verb!r}"))
@@ -458,7 +458,7 @@ class NativeConnection(Worker):
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    async def _answer(self, operation: type[Operation[Any]], verb: Verb, request: Request) -> None:
+    async def _answer(self, operation: type[Operation[Any]], verb: Verb, request: RequestFrame) -> None:
         try:
             await self.turns.begin()
             answer = await verb(self, read(operation, request.fields), request.request)
@@ -520,7 +520,7 @@ _HANDLERS: dict[type[Command], Callable[..., None]] = {  # unbound, so that a co
     Grant: NativeConnection._grant,
     Nack: NativeConnection._nack,
     Taken: NativeConnection._taken,
-    Request: NativeConnection._request,
+    RequestFrame: NativeConnection._request,
     Ping: NativeConnection._ping,
     Pong: NativeConnection._pong,
     Hello: NativeConnection._hello,
